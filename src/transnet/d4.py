@@ -1,0 +1,99 @@
+"""The dihedral group D4: the eight rotations and reflections of a square image.
+
+Elements, in the paper's notation (section 3.3):
+
+    r0 r1 r2 r3    r^i: rotate counter-clockwise by 0, 90, 180, 270 degrees
+    m0 m1 m2 m3    m∘r^i: rotate by r^i first, then reflect left-right
+
+With r on a tensor being ``torch.rot90(x, 1, (-2, -1))`` and m the flip of its last dimension, every law of
+the group follows from r⁴ = m² = 1 and r∘m = m∘r⁻¹:
+
+    r^a ∘ r^b   = r^(a+b)           (m∘r^a) ∘ r^b     = m∘r^(a+b)
+    r^a ∘ m∘r^b = m∘r^(b-a)         (m∘r^a) ∘ (m∘r^b) = r^(b-a)
+    inverse: r^i ↦ r^(-i); every m∘r^i is its own inverse
+
+What they do to an image: m0 mirrors left-right, m2 upside down, m1 and m3 along a diagonal. r1 r3 m1 m3 swap
+height and width; they act on any tensor, but an image must be square to keep its shape under them.
+
+    >>> compose("r1", "m0"), inverse("r1"), generate("r1")
+    ('m3', 'r3', ('r0', 'r1', 'r2', 'r3'))
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+NAMES = ("r0", "r1", "r2", "r3", "m0", "m1", "m2", "m3")
+
+
+def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
+    """Read element names from ``"r0,r1"`` or from a sequence of names; order and repetitions are kept.
+
+    Raises:
+        ValueError: for an unknown name or an empty set.
+        TypeError: for something that is neither a string nor a sequence of strings.
+    """
+    if isinstance(transforms, str):
+        names = [name.strip() for name in transforms.split(",") if name.strip()]
+    else:
+        names = list(transforms)
+    if not names:
+        raise ValueError(f"transforms: none given; choose from {' '.join(NAMES)}, for example 'r0,r1'")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"transforms: {name!r} is not a name; known are {' '.join(NAMES)}")
+        if name not in NAMES:
+            raise ValueError(f"transforms: unknown {name!r}; known are {' '.join(NAMES)}")
+    return tuple(names)
+
+
+def apply(name: str, x: Tensor) -> Tensor:
+    """Transform the last two dimensions of any tensor: images, batches, convolution kernels.
+
+    The memory format is kept: a channels-last batch stays one, which ``torch.rot90`` alone would lose.
+    """
+    mirrored, turns = _element(name)
+    if x.ndim < 2:
+        raise ValueError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")
+    y = torch.rot90(x, turns, (-2, -1)) if turns else x
+    if mirrored:
+        y = y.flip(-1)
+    channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return y.contiguous(memory_format=torch.channels_last) if channels_last else y
+
+
+def inverse(name: str) -> str:
+    """The element that undoes ``name``."""
+    mirrored, turns = _element(name)
+    return name if mirrored else _name(False, -turns)
+
+
+def compose(outer: str, inner: str) -> str:
+    """The element outer∘inner: ``inner`` acts first."""
+    (outer_mirrored, a), (inner_mirrored, b) = _element(outer), _element(inner)
+    return _name(outer_mirrored != inner_mirrored, b - a if inner_mirrored else a + b)
+
+
+def generate(transforms: str | Iterable[str]) -> tuple[str, ...]:
+    """The smallest group that contains ``transforms``, in the order of ``NAMES``."""
+    generators = parse(transforms)
+    group = {"r0"}
+    while len(grown := group | {compose(g, t) for g in group for t in generators}) > len(group):
+        group = grown
+    return tuple(name for name in NAMES if name in group)
+
+
+def swaps_sides(name: str) -> bool:
+    """Whether the element exchanges height and width (r1 r3 m1 m3), and so needs square images."""
+    return _element(name)[1] % 2 == 1
+
+
+def _element(name: str) -> tuple[bool, int]:
+    if name not in NAMES:
+        raise ValueError(f"unknown transform {name!r}; known are {' '.join(NAMES)}")
+    return name[0] == "m", int(name[1])
+
+
+def _name(mirrored: bool, turns: int) -> str:
+    return f"{'m' if mirrored else 'r'}{turns % 4}"

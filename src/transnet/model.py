@@ -1,9 +1,9 @@
 """TransNet: the paper in one file, in its order: split, heads, Alg. 1, prediction, pruning.
 
-net = TransNet(model, ("r0", "r1"))       # section 3.1: one head per transformation
-loss = net.loss(images, labels)           # Alg. 1
-probabilities = net.predict(images)       # h_T: all heads as an ensemble that shares one backbone
-better = net.prune()                      # section 3.4: the model you came with, trained better
+>>> net = TransNet(model, ("r0", "r1"))       # section 3.1: one head per transformation
+>>> loss = net.loss(images, labels)           # Alg. 1
+>>> scores = net.predict(images)              # h_T: all heads, one shared backbone
+>>> better = net.prune()                      # section 3.4: your model, trained better
 """
 
 import copy
@@ -98,7 +98,7 @@ class TransNet(nn.Module):
                 f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {tuple(y.shape)}; "
                 "a transform must keep the shape"
             )
-        return y
+        return d4.keep_format(y, x)
 
     def _features(self, x: Tensor) -> Tensor:
         """f(x); the first batch shows whether the layer taken out was really the model's last."""
@@ -107,21 +107,26 @@ class TransNet(nn.Module):
         seen: list[Tensor] = []
         place = self.backbone.get_submodule(self._head_path)
         hook = place.register_forward_hook(lambda _module, args, _output: seen.append(args[0]))
+        kind, path = type(self.backbone).__name__, self._head_path
+        misplaced = (
+            f"{kind} does not end in {path!r}: its output is not that layer's. Give the last linear layer as "
+            "head='path', and leave out what follows it, such as a softmax or a second head"
+        )
         try:
             features = self.backbone(x)
+        except RuntimeError as error:
+            if seen:  # a later layer met features where it expected that layer's output
+                raise ValueError(misplaced) from error
+            raise
         finally:
             hook.remove()
-        kind, path = type(self.backbone).__name__, self._head_path
         if not isinstance(features, Tensor):
             raise TypeError(
                 f"{kind} returns {type(features).__name__}, not one tensor of class scores; switch auxiliary outputs "
                 "off, or wrap it in a module that returns the scores"
             )
         if len(seen) != 1 or seen[0].shape != features.shape or not _same(seen[0], features):
-            raise ValueError(
-                f"{kind} does not end in {path!r}: its output is not that layer's. Give the last linear layer as "
-                "head='path', and leave out what follows it, such as a softmax or a second head"
-            )
+            raise ValueError(misplaced)
         if features.ndim != 2:
             raise ValueError(
                 f"{path!r} gets features of shape {tuple(features.shape)}; (batch, features) is needed: "

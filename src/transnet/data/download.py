@@ -44,9 +44,7 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
                 _download(url, md5, path, progress=progress)
                 return path
     except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be written ({error}); set TRANSNET_DATA to a folder that can"
-        ) from error
+        raise DataError(f"{folder}: cannot be written ({error}); set TRANSNET_DATA to a folder that can") from error
     _verify(path, md5, f"delete it to download it again from {url}")
     return path
 

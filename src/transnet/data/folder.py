@@ -14,9 +14,7 @@ IMAGE_FILES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm"),
 )
-_LAYOUT = (
-    "expected is one folder for each class with images in it, or train/ and val/ or test/ with such folders"
-)
+_LAYOUT = "expected is one folder for each class with images in it, or train/ and val/ or test/ with such folders"
 
 
 def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
@@ -85,8 +83,7 @@ def _same_classes(
         )
     if exact and (extra := sorted(set(found) - set(classes))):
         raise DataError(
-            f"{where}: class {extra[0]!r} is not in the training set; the classes of all parts must be the"
-            " same"
+            f"{where}: class {extra[0]!r} is not in the training set; the classes of all parts must be the same"
         )
 
 
@@ -105,9 +102,7 @@ def _images(root: Path, folder: Path) -> list[str]:
         # A folder is entered once, so a link to one of its parents ends there.
         visited.add(os.path.realpath(here))
         folders[:] = sorted(
-            name
-            for name in folders
-            if _wanted(name) and os.path.realpath(os.path.join(here, name)) not in visited
+            name for name in folders if _wanted(name) and os.path.realpath(os.path.join(here, name)) not in visited
         )
         found += [
             os.path.relpath(os.path.join(here, name), root)

@@ -61,9 +61,7 @@ def bar(title: str, total: int, *, shown: bool, unit: str = "images") -> Iterato
     console = Console(stderr=True)
     counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), counter, TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
-    ) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
         task = progress.add_task(title, total=total or None)
         yield lambda steps: progress.advance(task, steps)
 

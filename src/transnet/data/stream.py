@@ -48,13 +48,9 @@ def stream(
     """
     lengths = [len(batch) for batch in batches]
     if image_size > stored_size:
-        raise DataError(
-            f"image_size {image_size} is larger than stored_size {stored_size}; it must fit into it"
-        )
+        raise DataError(f"image_size {image_size} is larger than stored_size {stored_size}; it must fit into it")
     if crops is not None and tuple(crops.shape) != (sum(lengths), 2):
-        raise DataError(
-            f"crops has shape {tuple(crops.shape)}; {sum(lengths)} images need ({sum(lengths)}, 2)"
-        )
+        raise DataError(f"crops has shape {tuple(crops.shape)}; {sum(lengths)} images need ({sum(lengths)}, 2)")
     return _stream(_Batches(split, batches, stored_size, image_size, crops), workers, pin)
 
 

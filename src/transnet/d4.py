@@ -59,9 +59,7 @@ def apply(name: str, x: Tensor) -> Tensor:
     y = torch.rot90(x, turns, (-2, -1)) if turns else x
     if mirrored:
         y = y.flip(-1)
-    channels_last = (
-        x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    )
+    channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return y.contiguous(memory_format=torch.channels_last) if channels_last else y
 
 

@@ -40,7 +40,7 @@ def for_rows(work: Callable[[int, int], str | None], n: int, *, title: str, prog
 
 
 def workers_for(n: int) -> int:
-    """How many worker processes to use for ``n`` images: the cores this process may use, or none for a few."""
+    """How many worker processes to use for ``n`` images: one for each usable core, none for few images."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 0 if n < _ALONE or cores == 1 else min(cores, n // CHUNK)
 

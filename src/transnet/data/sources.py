@@ -15,7 +15,7 @@ from transnet.data.errors import DataError
 from transnet.data.folder import read_folder
 from transnet.data.named import NAMED, Look, read_named
 from transnet.data.parquet import find_shards, read_parquet
-from transnet.data.source import Rows, Source
+from transnet.data.parts import Rows, Source
 from transnet.data.split import Split, cut
 from transnet.data.survey import Survey, statistics, survey
 

@@ -61,7 +61,13 @@ def test_vanished_image_is_named(split: Split, workers: int) -> None:
     with pytest.raises(DataError, match=r"\.png: cannot be read") as caught:
         list(
             stream(
-                split, [torch.tensor([2])], stored_size=16, image_size=14, crops=None, workers=workers, pin=False
+                split,
+                [torch.tensor([2])],
+                stored_size=16,
+                image_size=14,
+                crops=None,
+                workers=workers,
+                pin=False,
             )
         )
     assert "Traceback" not in str(caught.value)

@@ -73,9 +73,10 @@ def read_npz(path: Path) -> Source:
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
+        with file:
             return {name: file[name] for name in file.files}
     except DataError:
         raise

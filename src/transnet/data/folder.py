@@ -100,9 +100,9 @@ def _subfolders(root: Path) -> list[str]:
 
 def _images(root: Path, folder: Path) -> list[str]:
     found = []
-    visited = set()
+    # A folder is entered once, and those above the class never: a link back ends there.
+    visited = {str(above) for above in Path(os.path.realpath(root / folder)).parents}
     for here, folders, files in os.walk(root / folder, followlinks=True):
-        # A folder is entered once, so a link to one of its parents ends there.
         visited.add(os.path.realpath(here))
         folders[:] = sorted(
             name

@@ -6,9 +6,9 @@ import zlib
 
 import numpy as np
 import pytest
-from data_files import encoded, noise
 from PIL import Image
 
+from data_files import encoded, noise
 from transnet.data.decode import crop, decode_image, resize_shorter, square, with_channels
 from transnet.data.errors import DataError
 

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from data_files import class_folder, encoded, noise
 
+from data_files import class_folder, encoded, noise
 from transnet.data import DataError, open_data
 from transnet.data.folder import read_folder
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torchvision.datasets
-from data_files import class_folder, noise
 
+from data_files import class_folder, noise
 from transnet.data import Augmentation, DataError, open_data
 from transnet.data.named import imagenet200_classes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_files import class_folder, encoded, noise
 
+from data_files import class_folder, encoded, noise
 from transnet.data import DataError, open_data
 from transnet.data.cache import cache_folder
 from transnet.data.decode import square
@@ -29,15 +29,17 @@ print(hashlib.sha256(data.train.resident(24).numpy().tobytes()).hexdigest())
 
 
 def start(root: Path, go: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(root), str(go)],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def until_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    return process
 
 
 def entries(suffix: str) -> set[Path]:
@@ -117,6 +119,8 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "many", n=150, size=40)
     go = tmp_path / "go"
     processes = [start(root, go) for _ in range(2)]
+    for process in processes:
+        until_ready(process)
     go.touch()
     printed = {process.communicate(timeout=60)[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0]
@@ -134,6 +138,7 @@ def test_killed_while_building(tmp_path: Path) -> None:
     train = open_data(str(root)).train
     known, go = entries(".npy"), tmp_path / "go"
     process = start(root, go)
+    until_ready(process)
     go.touch()
     while not entries(".tmp") and process.poll() is None:
         time.sleep(0.0005)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_files import class_folder, encoded, noise
 
+from data_files import class_folder, encoded, noise
 from transnet.data import Augmentation, DataError, DataSet, Split, open_data
 
 
@@ -82,34 +82,27 @@ def test_cut_does_not_depend_on_the_names_of_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "given", "image", "stored", "pad", "flip"),
+    ("shape", "given", "expected"),
     [
-        ((32, 32, 3), None, 32, 32, 4, True),
-        ((32, 32, 1), None, 32, 32, 4, False),
-        ((32, 32, 3), 64, 64, 64, 8, True),
-        ((64, 64, 3), None, 64, 64, 8, True),
-        ((32, 40, 3), None, 32, 37, 0, True),
-        ((96, 120, 3), None, 96, 110, 0, True),
-        ((300, 280, 3), None, 224, 256, 0, True),
-        ((300, 280, 3), 112, 112, 128, 0, True),
+        ((32, 32, 3), None, (32, 32, Augmentation(4, True))),
+        ((32, 32, 1), None, (32, 32, Augmentation(4, False))),
+        ((32, 32, 3), 64, (64, 64, Augmentation(8, True))),
+        ((64, 64, 3), None, (64, 64, Augmentation(8, True))),
+        ((32, 40, 3), None, (32, 37, Augmentation(0, True))),
+        ((96, 120, 3), None, (96, 110, Augmentation(0, True))),
+        ((300, 280, 3), None, (224, 256, Augmentation(0, True))),
+        ((300, 280, 3), 112, (112, 128, Augmentation(0, True))),
     ],
 )
 def test_how_unknown_images_are_shown(
-    tmp_path: Path,
-    shape: tuple[int, int, int],
-    given: int | None,
-    image: int,
-    stored: int,
-    pad: int,
-    flip: bool,
+    tmp_path: Path, shape: tuple[int, int, int], given: int | None, expected: tuple[int, int, Augmentation]
 ) -> None:
     for c in range(2):
         (tmp_path / str(c)).mkdir()
         for i in range(2):
             (tmp_path / str(c) / f"{i}.png").write_bytes(encoded(np.full(shape, 10 * c + i, np.uint8)))
     data = open_data(str(tmp_path), image_size=given)
-    assert (data.image_size, data.stored_size) == (image, stored)
-    assert data.augmentation == Augmentation(pad=pad, flip=flip)
+    assert (data.image_size, data.stored_size, data.augmentation) == expected
     assert data.channels == shape[2]
 
 
@@ -216,7 +209,7 @@ def test_close_name_of_a_folder_is_suggested(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "images.zip").write_bytes(b"")
-    with pytest.raises(DataError, match="not a folder and not an .npz"):
+    with pytest.raises(DataError, match=r"not a folder and not an \.npz"):
         open_data(str(tmp_path / "images.zip"))
 
 

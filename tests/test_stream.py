@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_files import class_folder, encoded, noise
 
+from data_files import class_folder, encoded, noise
 from transnet.data import DataError, Split, open_data
 from transnet.data.decode import resize_shorter
 from transnet.data.stream import stream

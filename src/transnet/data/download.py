@@ -8,6 +8,7 @@ import os
 import shutil
 import tarfile
 import uuid
+import zlib
 from pathlib import Path
 
 from transnet.data.errors import DataError
@@ -73,7 +74,7 @@ def extract(archive: Path, inside: str, folder: Path) -> Path:
         except OSError:
             if not target.is_dir():  # otherwise another process was faster, with the same contents
                 raise
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

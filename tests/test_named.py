@@ -161,6 +161,7 @@ def test_imagenet200_is_picked_from_imagenet(tmp_path: Path, monkeypatch: pytest
     assert len(words) == len(set(words.values())) == 200
     class_folder(tmp_path / "train", (*words, "n01440764"), n=1)
     class_folder(tmp_path / "val", (*words, "n01440764"), n=1, seed=500)
+    (tmp_path / "test").mkdir()
     monkeypatch.setenv("TRANSNET_IMAGENET", str(tmp_path))
     data = open_data("imagenet200")
     assert (len(data.train), len(data.test), len(data.classes)) == (200, 200, 200)

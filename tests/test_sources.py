@@ -174,8 +174,8 @@ def test_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
 
 
 def test_own_validation_set(tmp_path: Path) -> None:
-    for part in ("train", "val", "test"):
-        class_folder(tmp_path / part, n=3, seed=hash(part) % 1000)
+    for i, part in enumerate(("train", "val", "test")):
+        class_folder(tmp_path / part, n=3, seed=100 * i)
     data: DataSet = open_data(str(tmp_path))
     assert data.val is not None
     assert len(data.val) == 6
@@ -188,6 +188,7 @@ def test_own_validation_set(tmp_path: Path) -> None:
     [
         ({"data": "cifar-100"}, "Did you mean cifar100"),
         ({"data": "Digits"}, "Did you mean digits"),
+        ({"data": ""}, "none given"),
         ({"data": "no/such/thing"}, "known names are digits cifar10"),
         ({"data": "digits", "val_fraction": 1.0}, r"not in \[0, 1\)"),
         ({"data": "digits", "val_fraction": -0.1}, r"not in \[0, 1\)"),

@@ -39,11 +39,12 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
 
     path = folder / url.rsplit("/", 1)[-1]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{path.name}.lock"):
-            if not path.exists():
-                _download(url, md5, path, progress=progress)
-                return path
+        if not path.exists():  # the folder of one that is there may be read-only
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / f".{path.name}.lock"):
+                if not path.exists():
+                    _download(url, md5, path, progress=progress)
+                    return path
     except OSError as error:
         raise DataError(
             f"{folder}: cannot be written ({error}); set TRANSNET_DATA to a folder that can"

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from transnet.data.decode import Pixels
 from transnet.data.errors import DataError
-from transnet.data.source import Rows, Source, settle_parts
+from transnet.data.parts import Rows, Source, settle_parts
 from transnet.data.stores import ArrayStore
 
 _PARTS = ("train", "val", "test")
@@ -69,9 +69,10 @@ def read_npz(path: Path) -> Source:
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
+        with file:
             return {name: file[name] for name in file.files}
     except DataError:
         raise

@@ -55,7 +55,7 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise DataError(
-            f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, which is how a decompression bomb looks; scale it down"
+            f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; scale it down"
         ) from error
     except UnidentifiedImageError as error:
         raise DataError("not an image in any format that Pillow reads, or its beginning is damaged") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from transnet.data.errors import DataError
-from transnet.data.source import PART_NAMES, Source, settle_parts
+from transnet.data.parts import PART_NAMES, Source, settle_parts
 from transnet.data.stores import FileStore
 
 IMAGE_FILES = (
@@ -25,13 +25,15 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
 
     Args:
         root: the folder.
-        only: take these classes alone, in this order; None takes all, by name.
+        only: take these classes alone, in this order, from train/ and val/ alone; None takes all, by name.
 
     Raises:
         DataError: for no images, an empty class, fewer than two classes, or classes that differ between the
             parts.
     """
     folders = _subfolders(root)
+    if only is not None:  # such as ImageNet, whose test/ has no labels
+        folders = [name for name in folders if PART_NAMES.get(name.lower()) in ("train", "val")]
     parts = {PART_NAMES[name.lower()]: name for name in folders if name.lower() in PART_NAMES}
     if "train" not in parts:
         parts = {"train": "."}
@@ -97,9 +99,9 @@ def _subfolders(root: Path) -> list[str]:
 
 def _images(root: Path, folder: Path) -> list[str]:
     found = []
-    visited = set()
+    # A folder is entered once, and those above the class never: a link back ends there.
+    visited = {str(above) for above in Path(os.path.realpath(root / folder)).parents}
     for here, folders, files in os.walk(root / folder, followlinks=True):
-        # A folder is entered once, so a link to one of its parents ends there.
         visited.add(os.path.realpath(here))
         folders[:] = sorted(
             name for name in folders if _wanted(name) and os.path.realpath(os.path.join(here, name)) not in visited

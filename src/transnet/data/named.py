@@ -27,7 +27,7 @@ from transnet.data.arrays import read_digits
 from transnet.data.download import data_folder, extract, fetch
 from transnet.data.errors import DataError
 from transnet.data.folder import read_folder
-from transnet.data.source import Source
+from transnet.data.parts import Source
 from transnet.data.stores import ArrayStore
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from transnet.data.cache import cache_folder, cached
 from transnet.data.errors import DataError
-from transnet.data.source import PART_NAMES, Rows, Source, settle_parts
+from transnet.data.parts import PART_NAMES, Rows, Source, settle_parts
 from transnet.data.stores import PackedStore
 
 _IMAGE_NAMES = ("image", "img")
@@ -18,7 +18,7 @@ _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
 
 
 def find_shards(root: Path) -> list[Path]:
-    """The ``.parquet`` files of a folder, or of the ``data/`` in it; none where it is another kind of folder."""
+    """The ``.parquet`` files of a folder, or of the ``data/`` in it; none in another kind of folder."""
     for folder in (root, root / "data"):
         if shards := sorted(path for path in folder.glob("*.parquet") if not path.name.startswith(".")):
             return shards

@@ -23,11 +23,9 @@ def stream(
     workers: int,
     pin: bool,
 ) -> Iterator[Tensor]:
-    """Decode batches on worker processes, some ahead of their use; take it where ``Split.resident`` is too
-    large.
+    """Decode batches on worker processes ahead of their use, where ``Split.resident`` is too large.
 
-    The same arguments give the same pixels whatever the number of workers: all that is random comes in as
-    ``crops``.
+    The same arguments give the same pixels whatever the number of workers: chance comes in as ``crops``.
 
     Args:
         split: the images.

@@ -3,9 +3,7 @@
 Nothing heavy is imported before a verb needs it: ``transnet --help`` answers at once.
 """
 
-import dataclasses
 import difflib
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -71,3 +71,27 @@ def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dic
     heads = [{"name": name, **entry(row, 1)} for name, row in zip(transforms, sums, strict=False)]
     pruned = entry(sums[transforms.index("r0")], 1) if "r0" in transforms else None
     return {"pruned": pruned, "full": entry(sums[-1], len(transforms)), "heads": heads}
+
+
+def result_of(transforms: tuple[str, ...], test: Tensor, val: Tensor | None, train: Tensor | None) -> dict[str, Any]:
+    """What ``result.json`` says of a network's accuracy and loss.
+
+    Args:
+        transforms: the heads' names.
+        test: what `count` returned for the test set, with or without flip.
+        val: likewise, for the validation split.
+        train: one view of the identity head alone on the training images, for the generalisation score: test loss
+            over train loss, plain cross-entropy, no augmentation, no flip.
+    """
+    plain = scores(test[0], transforms)
+    trained = scores(train, ("r0",))["pruned"] if train is not None else None
+    ratio = plain["pruned"]["loss"] / trained["loss"] if trained and trained["loss"] > 0 else None
+    return {
+        "schema": 1,
+        "test": plain,
+        "test_flip": scores(test[1], transforms, passes=2) if len(test) > 1 else None,
+        "val": scores(val[0], transforms) if val is not None else None,
+        "val_flip": scores(val[1], transforms, passes=2) if val is not None and len(val) > 1 else None,
+        "train": trained,
+        "generalization": ratio,
+    }

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from transnet.data import Split, stream
+from transnet.data import Split
 from transnet.data.augment import View
+from transnet.data.stream import stream
 from transnet.train.distributed import World
 
 

@@ -10,27 +10,29 @@ steps done, and a resumed run ends as the uninterrupted one would have.
 import dataclasses
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transnet import backbones, recipes
-from transnet.data import DataSet, open_data, stream
+from transnet import backbones, d4, recipes
+from transnet.data import DataSet, open_data
 from transnet.data.augment import View, plan, seed_for
-from transnet.measure.evaluate import count, scores
+from transnet.data.stream import stream
+from transnet.measure.evaluate import count, result_of, scores
 from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.curves import Curves
+from transnet.train.device import autocast_for, device_name, find_device, fits_on_device, set_determinism, sgd
 from transnet.train.distributed import World, restarted, world
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.look import Looker
 from transnet.train.objective import Objective, cross_entropy
 from transnet.train.progress import RunProgress, say
 from transnet.train.run import Run, command, commit, describe, versions
+from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
 
 CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for the device
@@ -75,7 +77,25 @@ class _Trainer:
         trained, passes, seconds = self._epochs(first)
         if trained is not None:
             raise trained
-        result = self._measure(passes, seconds, time.perf_counter() - started)
+        say("measuring on the test and training set", shown=self.speaks)
+        measured = self._measure()
+        result = {
+            **measured,
+            "cost": {
+                "train_passes": passes,
+                "predict_passes": len(self.net.transforms),
+                "parameters": sum(p.numel() for p in self.net.parameters()),
+                "images_per_second": len(self.data.train) * self.config.epochs / seconds,
+            },
+            "seconds": time.perf_counter() - started,
+            "train_seconds": seconds,
+            "versions": versions(),
+            "device": device_name(self.device),
+            "processes": self.world.size,
+            "command": self._command(),
+            "commit": commit(),
+            "config": self.content,
+        }
         if self.world.first:
             self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
         self.world.barrier()
@@ -95,9 +115,9 @@ class _Trainer:
 
     def _prepare(self) -> None:
         config = self.config
-        self.device = _device(config.device, self.world)
+        self.device = find_device(config.device, self.world)
         cuda = self.device.type == "cuda"
-        _determinism(config.deterministic or not cuda, cuda=cuda)
+        set_determinism(config.deterministic or not cuda, cuda=cuda)
         self.data = data = self._open()
         name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
         self.config = config = dataclasses.replace(config, model=name if self.given is None else "custom")
@@ -106,15 +126,16 @@ class _Trainer:
             self.run.begin(self.content, resume=config.resume)
         self.world.barrier()
         self.flip: bool = self.content["data"]["flip"]
-        _warn_natural_pairs(config.transform_names, flip=self.flip, shown=self.speaks)
+        for pair in natural_pairs(config.transform_names) if self.flip else ():
+            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
 
         self.net = self._network(name)
-        self.autocast = _autocast(config.precision, self.device)
+        self.autocast = autocast_for(config.precision, self.device)
         view = View.of(
             size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
             mean=data.mean, std=data.std, device=self.device,
         )  # fmt: skip
-        self.resident = _fits(data, config.storage, self.device)
+        self.resident = fits_on_device(data, config.storage, self.device)
         say(self._introduction(), shown=self.speaks)
         images = data.train.resident(data.stored_size, progress=self.speaks).to(self.device) if self.resident else None
         self.feed = Feed(images, data.train.labels, view, config.batch_size, self.world, self.device)
@@ -123,7 +144,7 @@ class _Trainer:
             view, self.world, self.device, resident=self.resident, workers=config.workers, progress=self.speaks
         )
         self.rates = learning_rates(config, self.feed.steps)
-        self.optimizer = _optimizer(self.net, config, self.device)
+        self.optimizer = sgd(self.net, config, self.device)
         together = self.world.size > 1
         self.step = Step(
             self.net,
@@ -181,7 +202,7 @@ class _Trainer:
             f"{data.name}: {len(data.train):,} training images{val}, {len(data.test):,} for the test, "
             f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
             f"{config.model}, heads {config.transforms}, {config.epochs} epochs of batch {config.batch_size}, "
-            f"seed {config.seed}, on {_device_name(self.device)}"
+            f"seed {config.seed}, on {device_name(self.device)}"
         )
 
     # ---------------------------------------------------------------------------------------------- training
@@ -332,140 +353,27 @@ class _Trainer:
             f"{self._command()} --resume"
         )
 
-    # ------------------------------------------------------------------------------------------------- after
-
-    def _measure(self, passes: int, training: float, total: float) -> dict[str, Any]:
-        """The content of ``result.json``: measured in float32, whatever the run trained in."""
-        net, data, names = self.net, self.data, self.net.transforms
+    def _measure(self) -> dict[str, Any]:
+        """In float32, whatever the run trained in."""
+        net, data = self.net, self.data
 
         def sums(name: str, network: TransNet, *, flip: bool) -> Tensor:
             split = {"test": data.test, "val": data.val, "train": data.train}[name]
             assert split is not None
             images = self.feed.images if name == "train" else None
-            counted = count(network, self.look(name, split, images), flip=flip, autocast=nullcontext)
-            return self.world.sum(counted)
+            return self.world.sum(count(network, self.look(name, split, images), flip=flip, autocast=nullcontext))
 
-        say("measuring on the test and training set", shown=self.speaks)
         test = sums("test", net, flip=self.flip)
         val = sums("val", net, flip=self.flip) if data.val is not None else None
-        identity = net.keep("r0") if "r0" in names else None
-        train = scores(sums("train", identity, flip=False)[0], ("r0",))["pruned"] if identity else None
-        plain = scores(test[0], names)
-        ratio = plain["pruned"]["loss"] / train["loss"] if train and train["loss"] > 0 else None
-        return {
-            "schema": 1,
-            "test": plain,
-            "test_flip": scores(test[1], names, passes=2) if self.flip else None,
-            "val": scores(val[0], names) if val is not None else None,
-            "val_flip": scores(val[1], names, passes=2) if val is not None and self.flip else None,
-            "train": train,
-            "generalization": ratio,
-            "cost": {
-                "train_passes": passes,
-                "predict_passes": len(names),
-                "parameters": sum(p.numel() for p in net.parameters()),
-                "images_per_second": len(data.train) * self.config.epochs / training if training else None,
-            },
-            "seconds": total,
-            "train_seconds": training,
-            "versions": versions(),
-            "device": _device_name(self.device),
-            "processes": self.world.size,
-            "command": self._command(),
-            "commit": commit(),
-            "config": self.content,
-        }
+        identity = net.keep("r0") if "r0" in net.transforms else None
+        train = sums("train", identity, flip=False)[0] if identity else None
+        return result_of(net.transforms, test, val, train)
 
     def _command(self) -> str:
         return command(self.config, recipes.settings(self.config.recipe, self.config.data))
 
 
-def learning_rates(config: TrainConfig, steps: int) -> Tensor:
-    """The learning rate of every step of the run, for ``steps`` an epoch."""
-    total = config.epochs * steps
-    at = torch.arange(total, dtype=torch.float64)
-    if config.schedule == "steps":
-        falls = torch.tensor([round(share * config.epochs) * steps for share in config.milestone_shares])
-        rates = config.lr * 0.1 ** (at[:, None] >= falls).sum(1)
-    else:
-        peak = max(config.warmup * total, 1)
-        rising = (at + 1) / peak
-        falling = (1 + torch.cos(math.pi * (at + 1 - peak) / max(total - peak, 1))) / 2
-        rates = config.lr * torch.where(at + 1 < peak, rising, falling)
-    return rates.float()
-
-
-def _optimizer(net: TransNet, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
-    cuda = device.type == "cuda"
-    optimizer = torch.optim.SGD(
-        net.parameters(),
-        lr=torch.tensor(config.lr, device=device) if cuda else config.lr,
-        momentum=config.momentum,
-        nesterov=config.nesterov and config.momentum > 0,
-        weight_decay=config.weight_decay,
-        fused=cuda,
-    )
-    # Zeros are what a first step without momentum amounts to, and a place to restore into.
-    for parameter in net.parameters():
-        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return optimizer
-
-
-def _device(name: str, processes: World) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"--device: unknown {name!r}; cpu, cuda or cuda:1 would work") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device: this machine has no CUDA device; use --device cpu")
-    if device.type == "cuda" and processes.size > 1:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-
-
-def _determinism(on: bool, *, cuda: bool) -> None:
-    import os
-
-    if cuda and on:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(on)
-    torch.backends.cudnn.benchmark = cuda and not on
-
-
-def _autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    if precision == "fp32":
-        return nullcontext
-    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-def _fits(data: DataSet, storage: str, device: torch.device) -> bool:
-    """Whether the images stay on the device: half of what is free must be left for the network."""
-    if storage != "auto":
-        return storage == "resident"
-    needed = sum(split.resident_bytes(data.stored_size) for split in (data.train, data.val, data.test) if split)
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        import os
-
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return needed < free / 2
-
-
-def _warn_natural_pairs(names: tuple[str, ...], *, flip: bool, shown: bool) -> None:
-    from transnet import d4
-
-    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if flip and d4.compose(t, "m0") in names}
-    for a, b in sorted(pairs):
-        say(
-            f"warning: images are flipped in training, so {a} and {b} are one task for two heads; leave one out",
-            shown=shown,
-        )
+def natural_pairs(names: tuple[str, ...]) -> list[str]:
+    """Transforms that a left-right flip in the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
+    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if d4.compose(t, "m0") in names}
+    return [f"{a} and {b}" for a, b in sorted(pairs)]

@@ -1,0 +1,80 @@
+"""Where and how a run computes: device, precision, memory, optimizer."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from transnet.data import DataSet
+from transnet.model import TransNet
+from transnet.train.config import ConfigError, TrainConfig
+from transnet.train.distributed import World
+
+
+def sgd(net: TransNet, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
+    """The optimizer; on a GPU fused, and with a learning rate that a captured step can change."""
+    cuda = device.type == "cuda"
+    optimizer = torch.optim.SGD(
+        net.parameters(),
+        lr=torch.tensor(config.lr, device=device) if cuda else config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov and config.momentum > 0,
+        weight_decay=config.weight_decay,
+        fused=cuda,
+    )
+    # Zeros are what a first step without momentum amounts to, and a place to restore into.
+    for parameter in net.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def find_device(name: str, processes: World) -> torch.device:
+    """The device a user asked for; each of several processes gets its own GPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"--device: unknown {name!r}; cpu, cuda or cuda:1 would work") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device: this machine has no CUDA device; use --device cpu")
+    if device.type == "cuda" and processes.size > 1:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """For results and messages."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def set_determinism(on: bool, *, cuda: bool) -> None:
+    """Let equal runs be bit-identical; without it a GPU takes its fastest convolutions."""
+    if cuda and on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid, at a price in every allocation
+    torch.backends.cudnn.benchmark = cuda and not on
+
+
+def autocast_for(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """What a forward pass is wrapped in: bf16 where asked for, or where a GPU has it."""
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    if precision == "fp32":
+        return nullcontext
+    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def fits_on_device(data: DataSet, storage: str, device: torch.device) -> bool:
+    """Whether the images stay on the device: half of what is free must be left for the network."""
+    if storage != "auto":
+        return storage == "resident"
+    needed = sum(split.resident_bytes(data.stored_size) for split in (data.train, data.val, data.test) if split)
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return needed < free / 2

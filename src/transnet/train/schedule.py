@@ -1,0 +1,23 @@
+"""The learning rate of every step, known before the first: the step reads it from a table on the device."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from transnet.train.config import TrainConfig
+
+
+def learning_rates(config: TrainConfig, steps: int) -> Tensor:
+    """The learning rate of every step of the run, for ``steps`` an epoch."""
+    total = config.epochs * steps
+    at = torch.arange(total, dtype=torch.float64)
+    if config.schedule == "steps":
+        falls = torch.tensor([round(share * config.epochs) * steps for share in config.milestone_shares])
+        rates = config.lr * 0.1 ** (at[:, None] >= falls).sum(1)
+    else:
+        peak = max(config.warmup * total, 1)
+        rising = (at + 1) / peak
+        falling = (1 + torch.cos(math.pi * (at + 1 - peak) / (total - peak + 1))) / 2
+        rates = config.lr * torch.where(at + 1 < peak, rising, falling)
+    return rates.float()

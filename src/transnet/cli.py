@@ -3,11 +3,15 @@
 Nothing heavy is imported before a verb needs it: ``transnet --help`` answers at once.
 """
 
+import dataclasses
 import difflib
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import tyro
 
 VERBS = {
     "train": "train a classifier with one head per transform of the images",
@@ -72,13 +76,11 @@ def _fail(error: Exception | str, status: int) -> int:
 
 
 def _train(arguments: Sequence[str]) -> int:
-    import tyro
-
     from transnet.train.config import TrainConfig, from_dict
 
     config = tyro.cli(
         TrainConfig, prog="transnet train", args=_without(arguments, "--config"),
-        default=from_dict(_defaults(arguments)), config=(tyro.conf.FlagConversionOff,) if False else (),
+        default=from_dict(_defaults(arguments)),
     )  # fmt: skip
     from transnet.train.interrupt import Stopped
     from transnet.train.loop import train
@@ -93,8 +95,6 @@ def _train(arguments: Sequence[str]) -> int:
 
 def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
     """Where ``transnet train`` starts from: a run's config, or the recipe for the data set."""
-    import tyro
-
     from transnet import recipes
     from transnet.train.config import read_config
 
@@ -128,9 +128,87 @@ def _without(arguments: Sequence[str], flag: str) -> list[str]:
 
 
 def _print_result(result: dict[str, Any]) -> None:
-    names = ", ".join(head["name"] for head in result["test"]["heads"])
-    print(f"heads {names}; test set of {result['test']['full']['n']:,} images")
-    for title, view in (("plain", result["test"]), ("with flip", result["test_flip"])):
-        if view:
-            pruned = f"pruned {view['pruned']['accuracy']:.2%}, " if view["pruned"] else ""
-            print(f"{title:<10} {pruned}full {view['full']['accuracy']:.2%}")
+    print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
+    _print_scores({"plain": result["test"], "with flip": result["test_flip"]})
+
+
+def _print_scores(views: dict[str, dict[str, Any] | None]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = {title: view for title, view in views.items() if view}
+    table = Table()
+    table.add_column("")
+    table.add_column("passes", justify="right")
+    for title in shown:
+        table.add_column(f"accuracy %\n{title}", justify="right")
+        table.add_column(f"loss\n{title}", justify="right")
+    some = next(iter(shown.values()))
+    rows = {"pruned": [view["pruned"] for view in shown.values()], "full": [view["full"] for view in shown.values()]}
+    for i, head in enumerate(some["heads"]):
+        rows[f"head {i}: {head['name']}"] = [view["heads"][i] for view in shown.values()]
+    for title, entries in rows.items():
+        if entries[0]:
+            cells = [(f"{100 * entry['accuracy']:.2f}", f"{entry['loss']:.4f}") for entry in entries]
+            table.add_row(title, str(entries[0]["passes"]), *(cell for pair in cells for cell in pair))
+    Console().print(table)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions:
+    """Measure finished runs on their test set: pruned, full, every head, with and without flip.
+
+    Several runs are measured one by one and as an ensemble: the mean of their outputs.
+
+    Example: transnet evaluate runs/t2 --json
+    """
+
+    runs: tyro.conf.Positional[tuple[str, ...]]
+    """Folders of finished runs."""
+    data: str | None = None
+    """Measure on this data set's test split instead of the run's own; it must have the same classes."""
+    split: Literal["test", "val"] = "test"
+    """Which split; val where the run was trained with --val-fraction."""
+    device: str = "auto"
+    """cpu, cuda, … auto: a GPU where there is one."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def _evaluate(arguments: Sequence[str]) -> int:
+    options = tyro.cli(EvaluateOptions, prog="transnet evaluate", args=list(arguments))
+    from transnet.train.evaluation import evaluate_runs
+
+    results = evaluate_runs(options.runs, data=options.data, split=options.split, device=options.device)
+    if options.json:
+        print(json.dumps(results, indent=1))
+        return 0
+    for name, result in results.items():
+        print(name)
+        _print_scores({"plain": result["plain"], "with flip": result["flip"]})
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoOptions:
+    """Train base, T2 and T3 on scikit-learn's digits with few training images, and compare them."""
+
+    out: str | None = None
+    """Keep the runs here; finished ones are not trained again."""
+    seeds: int = 3
+    """Runs of each kind, seeds 0…N−1."""
+    train_fraction: float = 0.15
+    """Share of the training images."""
+    epochs: int = 60
+    """Of each run."""
+
+
+def _demo(arguments: Sequence[str]) -> int:
+    options = tyro.cli(DemoOptions, prog="transnet demo", args=list(arguments))
+    if options.seeds < 1:
+        raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
+    from transnet.study.demo import demo
+
+    out = Path(options.out) if options.out else None
+    demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    return 0

@@ -32,6 +32,7 @@ def open_data(
     *,
     image_size: int | None = None,
     val_fraction: float = 0.0,
+    train_fraction: float = 1.0,
     seed: int = 0,
     on_bad_image: Literal["stop", "skip"] = "stop",
     label_column: str | None = None,
@@ -54,7 +55,9 @@ def open_data(
             before a folder called the same: write ``./cifar10`` for that.
         image_size: side of the square the network sees; None: the data set's own.
         val_fraction: the share of the training images, class by class, that becomes the validation split.
-        seed: chooses the images of that share, and nothing else. It is not the seed of a training run: leave
+        train_fraction: the share of the training images that is left then is used, class by class, to see what
+            fewer images would do.
+        seed: chooses the images of these shares, and nothing else. It is not the seed of a training run: leave
             it, so that runs can be compared on one validation split.
         on_bad_image: "stop" raises for an image that cannot be read, "skip" leaves it out and lists it.
         label_column: the column of labels in parquet shards; None finds it.
@@ -63,13 +66,14 @@ def open_data(
     Raises:
         DataError: for anything that is wrong with the data or the options; the message says what would work.
     """
-    _check_options(image_size, val_fraction, on_bad_image)
+    _check_options(image_size, val_fraction, train_fraction, on_bad_image)
     name, source, look = _find(data, label_column, progress=progress)
     seen = survey(source.store, progress=progress)
     source, skipped = _without_bad(name, source, seen, on_bad_image)
 
     parts = _cut_test(name, source, seen)
     parts = _cut_val(name, parts, source, seen, fraction=val_fraction, seed=seed)
+    parts = _cut_train(parts, source, seen, fraction=train_fraction, seed=seed)
     _check_classes(name, source, parts)
 
     used = seen[np.concatenate(list(parts.values()))]
@@ -100,11 +104,13 @@ def open_data(
     )
 
 
-def _check_options(image_size: int | None, val_fraction: float, on_bad_image: str) -> None:
+def _check_options(image_size: int | None, val_fraction: float, train_fraction: float, on_bad_image: str) -> None:
     if image_size is not None and image_size < 1:
         raise DataError(f"image_size: {image_size} is no size; give the side of the square in pixels, such as 32")
     if not 0 <= val_fraction < 1:
         raise DataError(f"val_fraction: {val_fraction} is not in [0, 1); 0.1 keeps a tenth for validation")
+    if not 0 < train_fraction <= 1:
+        raise DataError(f"train_fraction: {train_fraction} is not in (0, 1]; 0.1 trains on a tenth of the images")
     if on_bad_image not in ("stop", "skip"):
         raise DataError(f"on_bad_image: unknown {on_bad_image!r}; known are stop and skip")
 
@@ -204,6 +210,13 @@ def _cut_val(
     if not val.any():
         raise DataError(f"{name}: no class has two training images, so none can be kept for validation")
     return {"train": rows[~val], "val": rows[val], "test": parts["test"]}
+
+
+def _cut_train(parts: dict[str, Rows], source: Source, seen: Survey, *, fraction: float, seed: int) -> dict[str, Rows]:
+    if fraction == 1:
+        return parts
+    rows = parts["train"]
+    return {**parts, "train": rows[cut(source.labels[rows], seen["sha"][rows], fraction, f"train {seed}")]}
 
 
 def _check_classes(name: str, source: Source, parts: dict[str, Rows]) -> None:

@@ -95,3 +95,51 @@ def result_of(transforms: tuple[str, ...], test: Tensor, val: Tensor | None, tra
         "train": trained,
         "generalization": ratio,
     }
+
+
+@torch.no_grad()
+def outputs(
+    net: TransNet, batches: Batches, *, flip: bool, autocast: Callable[[], AbstractContextManager[Any]]
+) -> list[Tensor]:
+    """The logits themselves, (N, m, K) on the CPU, plain and, with ``flip``, the mean with those of flip(x)."""
+    views: list[list[Tensor]] = [[], []] if flip else [[]]
+    training = net.training
+    net.eval()
+    try:
+        for x, _ in batches:
+            with autocast():
+                logits = net(x).float()
+                views[0].append(logits.cpu())
+                if flip:
+                    views[1].append(((logits + net(d4.apply("m0", x)).float()) / 2).cpu())
+    finally:
+        net.train(training)
+    return [torch.cat(view) for view in views]
+
+
+def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dict[str, Any]:
+    """`scores` from logits (N, m, K)."""
+    return scores(_count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y), transforms, passes=passes)
+
+
+def ensemble_scores(
+    runs: list[tuple[Tensor, ...]], y: Tensor, transforms: list[tuple[str, ...]]
+) -> dict[str, dict[str, Any] | None]:
+    """Several networks as one: the mean of their pruned classifiers' outputs, and that of their full models'.
+
+    Args:
+        runs: for each network what `outputs` returned.
+        y: the labels.
+        transforms: for each network its heads' names.
+    """
+    result: dict[str, dict[str, Any] | None] = {"plain": None, "flip": None}
+    for i, view in enumerate(("plain", "flip")[: min(len(run) for run in runs)]):
+        full = torch.stack([run[i].mean(1) for run in runs]).mean(0)
+        heads = [run[i][:, names.index("r0")] for run, names in zip(runs, transforms, strict=True) if "r0" in names]
+        whole = len(heads) == len(runs)
+        rows = _count(torch.stack([torch.stack(heads).mean(0) if whole else full, full], 1), y)
+        entries = scores(rows, ("r0",), passes=i + 1)
+        entries["pruned"]["passes"] = len(runs) * (i + 1)
+        entries["full"]["passes"] = sum(len(names) for names in transforms) * (i + 1)
+        result[view] = {"pruned": entries["pruned"] if whole else None, "full": entries["full"], "heads": []}
+    return result

@@ -23,7 +23,7 @@ class TrainConfig:
     Example: transnet train cifar100 --transforms r0,r1 --out runs/t2
     """
 
-    data: tyro.conf.Positional[str]
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
     """A data set's name, a folder or an .npz file."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")]
     """Folder of the run; made anew."""
@@ -75,6 +75,8 @@ class TrainConfig:
     """Pixels to pad by before the random crop. None: as the data set is defined."""
     val_fraction: float = 0.0
     """Share of the training set to cut off, stratified, for choices that must not see the test set."""
+    train_fraction: float = 1.0
+    """Share of the training images to use, stratified: to see what fewer images would do."""
     label_column: str | None = None
     """Parquet shards: the column of labels, where it is not found."""
     on_bad_image: Literal["stop", "skip"] = "stop"
@@ -107,9 +109,6 @@ class TrainConfig:
     """Go on from the last checkpoint in --out; starts anew where there is none."""
 
     def __post_init__(self) -> None:
-        from transnet import d4
-
-        d4.parse(self.transforms)
         for name, low in (("epochs", 1), ("batch_size", 1), ("workers", 0), ("evaluate_every", 0), ("seed", 0)):
             if getattr(self, name) < low:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
@@ -130,13 +129,6 @@ class TrainConfig:
     def milestone_shares(self) -> tuple[float, ...]:
         """The milestones as numbers."""
         return tuple(float(part) for part in self.milestones.split(",") if part.strip())
-
-    @property
-    def transform_names(self) -> tuple[str, ...]:
-        """The transforms as a tuple."""
-        from transnet import d4
-
-        return d4.parse(self.transforms)
 
 
 # What decides where and how fast a run goes, but not what it computes: a resumed run may change it.

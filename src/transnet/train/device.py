@@ -55,7 +55,8 @@ def set_determinism(on: bool, *, cuda: bool) -> None:
     if cuda and on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(on)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid, at a price in every allocation
+    # A debugging aid that costs time in every allocation.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = cuda and not on
 
 

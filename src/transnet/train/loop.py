@@ -61,6 +61,7 @@ def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = 
 
 class _Trainer:
     def __init__(self, config: TrainConfig, processes: World, model: nn.Module | None, *, quiet: bool) -> None:
+        d4.parse(config.transforms)  # a mistake there is said before anything is read
         self.world, self.quiet = processes, quiet
         self.speaks = processes.first and not quiet
         self.config = dataclasses.replace(config, resume=config.resume or restarted())
@@ -126,10 +127,9 @@ class _Trainer:
             self.run.begin(self.content, resume=config.resume)
         self.world.barrier()
         self.flip: bool = self.content["data"]["flip"]
-        for pair in natural_pairs(config.transform_names) if self.flip else ():
-            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
-
         self.net = self._network(name)
+        for pair in natural_pairs(self.net.transforms) if self.flip else ():
+            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
         self.autocast = autocast_for(config.precision, self.device)
         view = View.of(
             size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
@@ -164,7 +164,8 @@ class _Trainer:
 
         def opened() -> DataSet:
             return open_data(
-                config.data, image_size=config.image_size, val_fraction=config.val_fraction,
+                config.data, image_size=config.image_size,
+                val_fraction=config.val_fraction, train_fraction=config.train_fraction,
                 on_bad_image=config.on_bad_image, label_column=config.label_column, progress=self.speaks,
             )  # fmt: skip
 

@@ -1,0 +1,96 @@
+"""Base against TransNet on scikit-learn's digits with few training images: the same path as every other run, small.
+
+transnet demo
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from transnet import recipes
+from transnet.measure.metrics import mean_and_error
+from transnet.train.config import TrainConfig, from_dict
+from transnet.train.loop import train
+
+TRANSFORMS = {"base": "r0", "T2": "r0,r1", "T3": "r0,r1,r2"}
+
+
+def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int) -> list[dict[str, Any]]:
+    """Train every kind with every seed and print the table.
+
+    Args:
+        out: where the runs are kept; a folder that is deleted afterwards where it is None. Runs that are there and
+            finished are not trained again.
+        seeds: runs of each kind.
+        train_fraction: share of the training images.
+        epochs: of each run.
+    """
+    import torch
+
+    # These networks are so small that a second thread only waits.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            rows = _runs(out or Path(scratch), seeds, train_fraction, epochs)
+    finally:
+        torch.set_num_threads(threads)
+    Console().print(_table(rows))
+    return rows
+
+
+def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[dict[str, Any]]:
+    rows = []
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+        TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("training", total=len(TRANSFORMS) * seeds)
+        for seed in range(seeds):
+            for kind, transforms in TRANSFORMS.items():
+                bar.update(task, description=f"training {kind}, seed {seed}")
+                result = train(_config(folder / f"{kind}-{seed}", transforms, seed, train_fraction, epochs), quiet=True)
+                rows.append({"kind": kind, "seed": seed, "result": result})
+                bar.advance(task)
+    return rows
+
+
+def _config(out: Path, transforms: str, seed: int, train_fraction: float, epochs: int) -> TrainConfig:
+    settings = {
+        **recipes.settings("fast", "digits"), "data": "digits", "out": str(out), "transforms": transforms, "seed": seed,
+        "train_fraction": train_fraction, "epochs": epochs, "evaluate_every": 0, "tensorboard": False, "device": "cpu",
+        "resume": True,
+    }  # fmt: skip
+    return from_dict(settings)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    some = rows[0]["result"]
+    n = len({row["seed"] for row in rows})
+    table = Table(
+        title=f"digits, {some['train']['n']} training images, {some['test']['full']['n']} test images, "
+        f"mean ± standard error over {n} seeds"
+    )
+    for column in ("", "accuracy %", "test / train loss", "training passes", "passes an image"):
+        table.add_column(column, justify="left" if not column else "right")
+    for kind in TRANSFORMS:
+        results = [row["result"] for row in rows if row["kind"] == kind]
+        m = results[0]["cost"]["predict_passes"]
+        passes = f"{results[0]['cost']['train_passes']:,}"
+        ratio = _figure([r["generalization"] for r in results], "{:.2f}")
+        pruned = _figure([100 * r["test"]["pruned"]["accuracy"] for r in results], "{:.2f}")
+        table.add_row("base" if m == 1 else f"PT{m} (pruned)", pruned, ratio, passes, "1")
+        if m > 1:
+            full = _figure([100 * r["test"]["full"]["accuracy"] for r in results], "{:.2f}")
+            table.add_row(f"T{m} (all heads)", full, "", passes, str(m))
+    return table
+
+
+def _figure(values: list[float], form: str) -> str:
+    mean, error = mean_and_error(values)
+    return form.format(mean) + (f" ± {form.format(error)}" if error is not None else "")

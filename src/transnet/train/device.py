@@ -1,6 +1,7 @@
 """Where and how a run computes: device, precision, memory, optimizer."""
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -34,12 +35,13 @@ def find_device(name: str, processes: World) -> torch.device:
     """The device a user asked for; each of several processes gets its own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"--device: unknown {name!r}; cpu, cuda or cuda:1 would work") from None
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise ConfigError(f"--device: {name!r} was given; auto, cpu, cuda or cuda:1 would work")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device: this machine has no CUDA device; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"--device: {name} was given; this machine has cuda:0…{torch.cuda.device_count() - 1}")
     if device.type == "cuda" and processes.size > 1:
         device = torch.device("cuda", torch.cuda.current_device())
     return device

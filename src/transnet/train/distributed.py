@@ -7,9 +7,10 @@ epoch and counted once in evaluation, whatever their number.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -40,6 +41,12 @@ class World:
             dist.all_reduce(value)
         return value
 
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Give every process the first one's values, in place."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
     def any(self, flag: bool, device: torch.device) -> bool:
         """Whether any process says so."""
         if self.size == 1:
@@ -67,7 +74,8 @@ def world(device: str) -> Iterator[World]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    dist.init_process_group("nccl" if cuda else "gloo")
+    # The others wait while the first one decodes the images. One that dies is noticed by torchrun, not by this.
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(hours=2))
     try:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank)
     finally:

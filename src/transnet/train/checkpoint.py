@@ -68,7 +68,7 @@ def load(folder: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: where there are checkpoints and every one is damaged.
     """
-    damaged = []
+    damaged: list[str] = []
     for path in _steps(folder):
         if not (path / "manifest.json").exists():
             continue  # the run ended while it was being written

@@ -381,9 +381,8 @@ class _Trainer:
     def _how_to_go_on(self, epoch: int, step: int) -> str:
         more = f" and {step} of {self.feed.steps} steps" if step else ""
         again = f"{self._command()} --resume" if self.given is None else "the same call, with resume=True"
-        return (
-            f"stopped after {epoch} of {self.config.epochs} epochs{more}; everything is saved. Go on with:\n  {again}"
-        )
+        stood = f"{epoch} of {self.config.epochs} epochs{more}"
+        return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
 
     def _measure(self) -> dict[str, Any]:
         """In float32, whatever the run trained in."""

@@ -105,10 +105,16 @@ class Run:
 
     def add_metrics(self, entry: dict[str, Any]) -> None:
         """Append an epoch's line and flush it."""
-        with open(self.metrics, "a") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(self.metrics, "a") as file:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            good = checkpoint.last_good(self.state)
+            raise checkpoint.CheckpointError(
+                f"{self.metrics} could not be written ({error}); the last good checkpoint is {good}"
+            ) from error
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> dict[str, Any]:
         """Write the weights, then the result, then drop what was for resuming; the result as it was written."""

@@ -1,4 +1,4 @@
-"""Runs small enough to be trained many times in a test: a few hundred 8×8 images, networks of a few thousand weights."""
+"""Runs small enough to be trained many times in a test: a few hundred 8×8 images, a few thousand weights."""
 
 import hashlib
 import os

@@ -12,11 +12,13 @@ __version__ = "0.1.0"
 _HOME = {
     "TransNet": "model",
     "heads_loss": "model",
+    "load": "train.run",
 }
-__all__ = ["TransNet", "__version__", "heads_loss"]
+__all__ = ["TransNet", "__version__", "heads_loss", "load"]
 
 if TYPE_CHECKING:
     from transnet.model import TransNet, heads_loss
+    from transnet.train.run import load
 
 
 def __getattr__(name: str) -> Any:

@@ -2,16 +2,19 @@
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from transnet.train.config import TrainConfig
+from transnet.train.interrupt import Stopped
 from transnet.train.loop import train
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -49,15 +52,29 @@ def weights(out: Path) -> str:
 
 
 class Plain(nn.Module):
-    """A small network without batch norm; with dropout where asked."""
+    """A small network without batch norm; with dropout where asked.
 
-    def __init__(self, *, dropout: float = 0.0, classes: int = 3, channels: int = 1) -> None:
+    Args:
+        stop_at: send this process SIGINT, as Ctrl-C does, in this training step (counted from 1).
+        kill_at: end it with SIGKILL.
+    """
+
+    def __init__(
+        self, *, dropout: float = 0.0, classes: int = 3, channels: int = 1, width: int = 6, stop_at: int = 0,
+        kill_at: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.conv = nn.Conv2d(channels, 6, 3, padding=1)
+        self.conv = nn.Conv2d(channels, width, 3, padding=1)
         self.drop = nn.Dropout(dropout)
-        self.fc = nn.Linear(6 * 16, classes)
+        self.fc = nn.Linear(width * 16, classes)
+        self.signals = {stop_at: signal.SIGINT, kill_at: signal.SIGKILL}
+        self.steps = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.steps += 1
+            if self.steps in self.signals:
+                os.kill(os.getpid(), self.signals[self.steps])
         x = torch.nn.functional.adaptive_avg_pool2d(torch.relu(self.conv(x)), 4)
         return self.fc(self.drop(x.flatten(1)))
 
@@ -65,6 +82,12 @@ class Plain(nn.Module):
 def plain(seed: int = 0, **options: Any) -> Plain:
     torch.manual_seed(seed)
     return Plain(**options)
+
+
+def stopped_run(data: Path | str, out: Path, *, step: int, model: dict[str, Any] | None = None, **changes: Any) -> None:
+    """A run of `Plain` that Ctrl-C ended in a step: its ``state/`` is there."""
+    with pytest.raises(Stopped):
+        run(data, out, plain(stop_at=step, **(model or {})), **changes)
 
 
 def environment() -> dict[str, str]:

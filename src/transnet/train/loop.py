@@ -105,7 +105,7 @@ class _Trainer:
     # ------------------------------------------------------------------------------------------------ before
 
     def _already_finished(self) -> dict[str, Any]:
-        before = self.run.read_config().get("train", {})
+        before = self.run.read_config()["train"]
         now = to_dict(self.config)
         if self.given is not None:
             now["model"] = CUSTOM
@@ -300,7 +300,7 @@ class _Trainer:
 
     def _check_weights(self, done: int) -> None:
         """The last step's loss does not show yet what that step made of the weights."""
-        if all(math.isfinite(norm) for norm in torch._foreach_norm(list(self.net.parameters()))):
+        if nn.utils.get_total_norm(p.detach() for p in self.net.parameters()).isfinite():
             return
         raise TrainingError(
             f"the weights are not finite after step {done - 1}, learning rate {self.rates[done - 1].item():.4g}; "

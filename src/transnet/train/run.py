@@ -39,7 +39,10 @@ class Run:
 
     def read_config(self) -> dict[str, Any]:
         """``config.json``, or a clear error."""
-        return _read_json(self.config, "is this the folder of a run?")
+        content = _read_json(self.config, "is this the folder of a run?")
+        if not isinstance(content.get("train"), dict) or not isinstance(content.get("data"), dict):
+            raise ConfigError(f"{self.config} is damaged: it has no settings")
+        return content
 
     def read_result(self) -> dict[str, Any]:
         """``result.json``, or a clear error."""
@@ -83,11 +86,8 @@ class Run:
             before: what `describe` said when the run was begun.
             content: what it says now.
         """
-        train, data = before.get("train"), before.get("data")
-        if not isinstance(train, dict) or not isinstance(data, dict):
-            raise ConfigError(f"{self.config} is damaged: it has no settings; start anew in another folder")
-        found = differences(train, content["train"])
-        if data.get("fingerprint") != content["data"]["fingerprint"]:
+        found = differences(before["train"], content["train"])
+        if before["data"].get("fingerprint") != content["data"]["fingerprint"]:
             found.append("the data: its content or splits differ")
         if found:
             raise ConfigError(f"--resume: {self.path} was begun with other settings: {'; '.join(found)}")

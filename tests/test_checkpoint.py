@@ -89,7 +89,7 @@ def test_where_all_are_damaged_the_error_names_them_and_says_what_to_do(tmp_path
 
 def _save_for_ever(folder: Path, first: int) -> None:
     for step in range(first, 10**8):
-        save(folder, step, tensors(step, 200_000), {"done": step})
+        save(folder, step, tensors(step, 20_000), {"done": step})
 
 
 def test_killed_while_saving_at_any_moment_the_newest_complete_one_loads(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -52,14 +52,23 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
 
-def set_determinism(on: bool, *, cuda: bool) -> None:
-    """Let equal runs be bit-identical; without it a GPU takes its fastest convolutions."""
+@contextmanager
+def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
+    """While the block lasts, equal runs are bit-identical; without it a GPU takes its fastest convolutions."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     if cuda and on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(on)
     # A debugging aid that costs time in every allocation.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = cuda and not on
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def autocast_for(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

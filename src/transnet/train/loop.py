@@ -25,7 +25,7 @@ from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.curves import Curves
-from transnet.train.device import autocast_for, device_name, find_device, fits_on_device, set_determinism, sgd
+from transnet.train.device import autocast_for, determinism, device_name, find_device, fits_on_device, sgd
 from transnet.train.distributed import World, restarted, world
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.look import Looker
@@ -56,13 +56,17 @@ def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = 
         Stopped: after Ctrl-C, when the run's state is saved.
     """
     with world(config.device) as processes:
-        return _Trainer(config, processes, model, quiet=quiet).train()
+        device = find_device(config.device, processes)
+        with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
+            return _Trainer(config, processes, device, model, quiet=quiet).train()
 
 
 class _Trainer:
-    def __init__(self, config: TrainConfig, processes: World, model: nn.Module | None, *, quiet: bool) -> None:
+    def __init__(
+        self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *, quiet: bool
+    ) -> None:
         d4.parse(config.transforms)  # a mistake there is said before anything is read
-        self.world, self.quiet = processes, quiet
+        self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
         self.config = dataclasses.replace(config, resume=config.resume or restarted())
         self.run = Run(config.out)
@@ -120,9 +124,7 @@ class _Trainer:
 
     def _prepare(self) -> None:
         config = self.config
-        self.device = find_device(config.device, self.world)
         cuda = self.device.type == "cuda"
-        set_determinism(config.deterministic or not cuda, cuda=cuda)
         self.data = data = self._open()
         name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
         self.config = config = dataclasses.replace(config, model=name if self.given is None else CUSTOM)
@@ -185,10 +187,12 @@ class _Trainer:
         config, data = self.config, self.data
         # Backbone first: base and TransNet of one seed start from the same one.
         torch.manual_seed(seed_for(config.seed, "init"))
-        model = self.given or backbones.create(
-            name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
-            pretrained=config.pretrained,
-        )  # fmt: skip
+        model = self.given
+        if model is None:
+            model = backbones.create(
+                name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
+                pretrained=config.pretrained,
+            )  # fmt: skip
         if config.sync_bn:
             if self.device.type != "cuda" or self.world.size == 1:
                 raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")

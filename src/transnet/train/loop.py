@@ -26,7 +26,7 @@ from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.curves import Curves
 from transnet.train.device import autocast_for, determinism, device_name, find_device, fits_on_device, sgd
-from transnet.train.distributed import World, restarted, world
+from transnet.train.distributed import World, join, restarted
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.look import Looker
 from transnet.train.objective import Objective, cross_entropy
@@ -55,10 +55,10 @@ def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = 
         TrainingError: where the loss is not finite.
         Stopped: after Ctrl-C, when the run's state is saved.
     """
-    with world(config.device) as processes:
-        device = find_device(config.device, processes)
-        with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
-            return _Trainer(config, processes, device, model, quiet=quiet).train()
+    processes = join(config.device)
+    device = find_device(config.device, processes)
+    with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
+        return _Trainer(config, processes, device, model, quiet=quiet).train()
 
 
 class _Trainer:

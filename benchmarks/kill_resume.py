@@ -28,7 +28,8 @@ def command(out, epochs, *more):
 
 
 def start(words):
-    return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=one_thread, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def sha256(out):
@@ -77,7 +78,8 @@ def main():
             row = killed_and_resumed(Path(folder) / str(i), args.epochs, chance.uniform(0, length))
             row["same"] = row["sha256"] == expected and row["epochs_after"] == args.epochs
             rows.append(row)
-            print(f"kill {i + 1} at {row['seconds']:.1f} s of {length:.1f}: {'same' if row['same'] else 'DIFFERS'}", flush=True)  # fmt: skip
+            verdict = "same" if row["same"] else "DIFFERS"
+            print(f"kill {i + 1} at {row['seconds']:.1f} s of {length:.1f}: {verdict}", flush=True)
     same = sum(row["same"] for row in rows)
     print(f"{same} of {len(rows)} ended with byte-identical weights")
     content = {"same": same, "kills": len(rows), "killed": sum(row["killed"] for row in rows), "seconds": length,

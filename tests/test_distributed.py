@@ -155,6 +155,7 @@ def test_a_run_may_go_on_with_another_number_of_processes(data: Path, tmp_path: 
     close(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_with_everything_saved(data: Path, tmp_path: Path) -> None:
     said = torchrun("stopped", data, tmp_path / "run", status=1)
     assert "Stopped" in said

@@ -1,8 +1,8 @@
 """A transform of D4 folded into a network's weights: Prop. 1 of the paper, made exact.
 
-The paper compiles t into the weights by turning every kernel: h_θ(t(x)) = h_{t⁻¹(θ)}(x). That holds where the strides
-fit the sizes; elsewhere the windows of strided layers have to move as well (``fold_windows``). ``fold``
-does both for one image size and checks the result.
+The paper compiles t into the weights by turning every kernel: h_θ(t(x)) = h_{t⁻¹(θ)}(x). That holds where the
+strides fit the sizes; elsewhere the windows of strided layers have to move as well (``fold_windows``).
+``fold`` does both for one image size and checks the result.
 
     >>> folded = fold(model, "r1", image_size=32)      # folded(x) == model(r1(x))
 """
@@ -32,14 +32,13 @@ _LAYERS = {
 def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Module:
     """A network that takes x and computes ``model(t(x))`` at the cost of the model alone.
 
-    Use it to ship a head other than the identity one: its transform then costs nothing and users need not know of it.
-    The network must end in something that does not see directions, such as global pooling and a linear layer.
-    The result is tied to ``image_size`` (r0 and m3 excepted, which move no window), which its
-    ``fold_config`` names together with the transform. Layers that an evaluation pass does not reach (auxiliary heads
-    for training) stay as they are.
+    Use it to ship a head other than the identity one: its transform then costs nothing, and users need not
+    know of it. The network must end in something that sees no directions, such as global pooling and a linear
+    layer. The result is tied to ``image_size`` (but for r0 and m3, which move no window); its ``fold_config``
+    names both. Layers that an evaluation pass does not reach (auxiliary heads) stay as they are.
 
-    Prop. 1, with the windows moved where it does not hold as stated. The result was compared with ``model(t(x))`` in
-    float64 on random input before it is returned.
+    This is Prop. 1 with the windows moved where it does not hold as stated; before it is returned, the result
+    is compared with ``model(t(x))`` in float64 on random input.
 
     Args:
         model: the network; it is not changed. A folded network may be folded again.
@@ -57,9 +56,7 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     model = copy.deepcopy(model)
     nested = next((name for name, m in model.named_modules() if name and hasattr(m, "fold_config")), None)
     if nested is not None:
-        raise ValueError(
-            f"fold: layer {nested!r} is a folded network inside another; fold the plain ones instead"
-        )
+        raise ValueError(f"fold: layer {nested!r} is a folded network inside another; fold the plain one")
     again = hasattr(model, "fold_config")
     if again:
         t = d4.compose(_unfold(model, size), t)
@@ -72,19 +69,11 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
 
 
 def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
-    """Fold ``model`` in place, once a float64 copy of it has been folded and checked; returns the kernels' names."""
-    plain, x = _check_copy(model, size)
-    try:
-        with torch.no_grad():
-            seen, want = trace(plain, d4.apply(t, x))
-    except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"fold: the network does not run on a batch of shape {tuple(x.shape)}: {error}"
-        ) from error
+    """Fold ``model`` in place, once a float64 copy has been folded and checked; give the kernels' names."""
+    plain = _check_copy(model)
+    x, seen, want = _trace(plain, t, size)
     if not all(bool(y.isfinite().all()) for y in _tensors(want)):
-        raise ValueError(
-            "fold: the network's output on random input is not finite, so that a fold cannot be checked"
-        )
+        raise ValueError("fold: the network's output on random input is not finite: a fold cannot be checked")
     plan = _plan(plain, seen, t)
     folded = copy.deepcopy(plain)
     _apply(folded, *plan, t)
@@ -116,7 +105,7 @@ def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layer
             if known.setdefault(key, change) != change:
                 raise ValueError(
                     f"fold: {t} cannot be folded exactly into {describe(plain, visit.name)}: two calls of "
-                    f"{key[0]} with the same sizes and options would have to change differently; make them layers"
+                    f"{key[0]} look the same but would have to change differently; make them layers"
                 )
     changed = {name: entry for name, entry in layers.items() if any(entry[1].values())}
     return tuple(kernels), changed
@@ -135,8 +124,9 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
     found = [name for name, tensor in own if tensor.ndim == 4 and tensor.shape[-2:] == weight.shape[-2:]]
     if not found:
         raise ValueError(
-            f"fold: {describe(plain, owner)} convolves with a computed kernel that no parameter of its own holds; "
-            "remove parametrizations (torch.nn.utils.parametrize.remove_parametrizations) first"
+            f"fold: {describe(plain, owner)} computes its kernel from something that is not a "
+            "kernel of its own; if that is a parametrization, remove it first "
+            "(torch.nn.utils.parametrize.remove_parametrizations)"
         )
     return [f"{owner}.{name}" if owner else name for name in found]
 
@@ -144,7 +134,7 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
 def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], dict[Any, Rewrite | None]]:
     """How one visit of a module has to change: by the input's size for layers, by the call for functions."""
     module = plain.get_submodule(visit.name)
-    if (type(module).__module__, type(module).__name__) in _LAYERS and visit.size is not None:
+    if (type(module).__module__, type(module).__name__) in _LAYERS and visit.size is not None and visit.calls:
         *before, (call, out) = visit.calls
         outer = before[0][0] if before else None
         return FoldedLayer, {_turned(visit.size, t): rewrite(call, out, t, outer)}
@@ -173,9 +163,8 @@ def _unfold(model: nn.Module, size: Pair) -> str:
     """Undo a fold in place, so that a second one starts from the plain network; returns the transform."""
     config: dict[str, Any] = model.fold_config  # type: ignore[assignment]
     if config["image_size"] != list(size):
-        raise ValueError(
-            f"fold: image_size {size}, but the network was folded for {tuple(config['image_size'])}"
-        )
+        known = _times(config["image_size"])
+        raise ValueError(f"fold: image_size {_times(size)}, but the network is folded for {known} already")
     _turn_kernels(model, model.fold_kernels, config["transform"])  # type: ignore[arg-type]
     for module in model.modules():
         if isinstance(module, Folded):
@@ -183,21 +172,38 @@ def _unfold(model: nn.Module, size: Pair) -> str:
     return str(config["transform"])
 
 
-def _check_copy(model: nn.Module, size: Pair) -> tuple[nn.Module, Tensor]:
-    """A float64 copy in evaluation mode, and random input for it."""
-    plain = copy.deepcopy(model).eval().double()
-    first = next((p for p in plain.parameters()), torch.empty(0))
-    if first.device.type == "mps":  # has no float64
+def _check_copy(model: nn.Module) -> nn.Module:
+    """A float64 copy in evaluation mode."""
+    plain = copy.deepcopy(model).eval()
+    if any(tensor.device.type == "mps" for tensor in plain.parameters()):  # has no float64
         plain = plain.cpu()
+    plain = plain.double()
     source = torch.Generator().manual_seed(0)
     for parameter in plain.parameters():
         # Zeros (a fresh head, the last scale of a residual branch) would hide what goes wrong before them.
         if not parameter.data.any():
             parameter.data.copy_(torch.randn(parameter.shape, generator=source, dtype=torch.float64))
-    convolutions = (m for m in plain.modules() if isinstance(m, nn.Conv2d))
-    channels = next((m.in_channels for m in convolutions), 3)
-    x = torch.randn(2, channels, *size, generator=source, dtype=torch.float64)
-    return plain, x.to(next((p.device for p in plain.parameters()), torch.device("cpu")))
+    return plain
+
+
+def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace, Any]:
+    """Run the plain network on t(x) for a random x."""
+    device = next((p.device for p in plain.parameters()), torch.device("cpu"))
+    first = next((m.in_channels for m in plain.modules() if isinstance(m, nn.Conv2d)), 3)
+    failed = None
+    for channels in dict.fromkeys(
+        (first, 3)
+    ):  # what comes before the first convolution may change their number
+        x = torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        try:
+            with torch.no_grad():
+                return x.to(device), *trace(plain, d4.apply(t, x.to(device)))
+        except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+            failed = failed or error
+    message = str(failed) or type(failed).__name__
+    raise ValueError(
+        f"fold: the network does not run on {first}×{_times(size)} images: {message}"
+    ) from failed
 
 
 def _check_size(model: nn.Module, args: tuple[Any, ...]) -> None:
@@ -207,8 +213,8 @@ def _check_size(model: nn.Module, args: tuple[Any, ...]) -> None:
     given = list(args[0].shape[-2:]) if args and isinstance(args[0], Tensor) else config["image_size"]
     if given != config["image_size"]:
         raise ValueError(
-            f"this network has {config['transform']} folded in for {_times(config['image_size'])} images, not "
-            f"{_times(given)}; fold the plain network again with image_size={tuple(given)}"
+            f"{config['transform']} is folded into this network for {_times(config['image_size'])} images, not "
+            f"{_times(given)}; fold the plain network with image_size={tuple(given)}"
         )
 
 
@@ -238,7 +244,7 @@ def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
         raise ValueError(f"fold: image_size {image_size}; give the side of square images, or (height, width)")
     if height != width and d4.swaps_sides(t):
         raise ValueError(
-            f"fold: {t} exchanges height and width; image_size {height}×{width} must be square for it"
+            f"fold: image_size {height}×{width}: {t} exchanges the sides and needs square images"
         )
     return height, width
 

@@ -1,9 +1,9 @@
 """Layers of a folded network: the plain ones, with their windows moved.
 
-A folded layer is the plain layer with its class replaced by a subclass made for it, so that parameters, hooks and
-every reference to the module stay as they are, and ``isinstance`` still holds. It keeps a buffer
-``folded_pads``, one row (height, width, left, right, top, bottom) for every moved call: a state dict with such keys
-fails a strict load into the plain network, and one folded otherwise fails a load into this one.
+A folded layer is the plain layer with its class replaced by a subclass made for it, so that parameters, hooks
+and every reference to the module stay as they are, and ``isinstance`` still holds. It has a buffer
+``folded_pads``, one row (height, width, left, right, top, bottom) for every moved call: a state dict with
+such keys fails a strict load into the plain network, and one folded otherwise fails a load into this one.
 """
 
 from functools import cache
@@ -61,6 +61,7 @@ class Folded(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
+        """The plain layer's own, and where the windows lie now."""
         frames = [f"{h}×{w} with pads {tuple(pads)}" for h, w, *pads in self.folded_pads.tolist()]
         return ", ".join(filter(None, [super().extra_repr(), f"folded: {'; '.join(frames)}"]))
 
@@ -71,6 +72,7 @@ class FoldedLayer(Folded):
     rewrites: dict[Pair, Rewrite | None]
 
     def forward(self, x: Tensor) -> Tensor:
+        """t⁻¹ of what the plain layer gives on t(x)."""
         size = x.shape[-2], x.shape[-1]
         if size not in self.rewrites:
             known = ", ".join(f"{h}×{w}" for h, w in self.rewrites)
@@ -84,11 +86,12 @@ class FoldedLayer(Folded):
 
 
 class FoldedCalls(Folded):
-    """A module whose own code calls convolutions, pooling or padding as functions: these calls are replaced."""
+    """A module whose own code calls convolutions, pooling or padding as functions: those calls are moved."""
 
     rewrites: dict[tuple[Any, ...], Rewrite]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain module's code, with its calls replaced while it runs."""
         with _ReplaceCalls(self.rewrites):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
 
@@ -100,7 +103,7 @@ def replace_class(
     rows = [[*_size_of(key), *change.frame] for key, change in rewrites.items() if change is not None]
     module.register_buffer("folded_pads", torch.tensor(rows, device=device))
     module.rewrites = rewrites  # type: ignore[assignment]
-    module.__class__ = _subclass(mixin, type(module))
+    module.__class__ = _subclass(mixin, type(module))  # type: ignore[arg-type]
 
 
 def restore_class(module: Folded) -> None:
@@ -131,7 +134,7 @@ def _subclass(mixin: type[Folded], plain: type[nn.Module]) -> type[nn.Module]:
 
 
 def _revive(mixin: type[Folded], plain: type[nn.Module]) -> nn.Module:
-    cls = _subclass(mixin, plain)
+    cls = _subclass(mixin, plain)  # type: ignore[arg-type]
     return cls.__new__(cls)
 
 

@@ -1,4 +1,4 @@
-"""Watching a network run: which layer calls what on which size, and which layer is at fault when a fold is wrong."""
+"""Watching a network run: which layer calls what on which size, and which is at fault if a fold is wrong."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,16 +12,19 @@ from torch.overrides import TorchFunctionMode
 from transnet import d4
 from transnet.fold_windows import Call, Pair, read_call
 
-# Functions that do not commute with rotations and reflections, or not in general.
+# Why the code of a module that calls these may fail to commute with t; the first that applies is told.
 _REASONS = {
-    "scaled_dot_product_attention": "attention reads the positions in an order of its own",
+    "scaled_dot_product_attention": "its attention treats positions by their order",
+    "softmax": "its attention treats positions by their order",
     "roll": "it shifts the map",
     "grid_sample": "it samples at coordinates of its own",
     "unfold": "it cuts the map into patches in reading order",
     "pixel_shuffle": "it spreads channels over positions in reading order",
     "pixel_unshuffle": "it gathers positions into channels in reading order",
-    "conv_transpose2d": "transposed convolutions have no folding rule here",
-    "interpolate": "it does not resample alike from both ends: nearest interpolation must be by a whole factor",
+    "conv_transpose2d": "transposed convolutions are not covered",
+    "interpolate": "nearest interpolation is exact by whole factors only",
+    "float": "it rounds to float32, so that exactness cannot be checked",
+    "permute": "it cuts the map into windows or patches in reading order",
     "__getitem__": "it slices the map from one end",
 }
 
@@ -53,8 +56,8 @@ class Trace:
 def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
     """Run ``model`` on ``x`` and record every call of a convolution, pooling, padding or interpolation.
 
-    Functions are attributed to the innermost module whose forward is running, so that those called in a model's own
-    code (``F.max_pool2d``) are found as well as layers.
+    Functions are attributed to the innermost module whose forward is running, so that those in a model's
+    own code (``F.max_pool2d``) are found as well as layers.
     """
     seen = Trace()
     stack: list[Visit] = []
@@ -73,31 +76,31 @@ def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
                     stack[-1].calls.append((found[1], (result.shape[-2], result.shape[-1])))
             return result
 
-    with watched(model, enter, lambda name, args, output: stack.pop() and None), Recorder():
+    def leave(name: str, args: tuple[Any, ...], output: Any) -> None:
+        stack.pop()
+
+    with watched(model, enter, leave), Recorder():
         output = model(x)
     return seen, output
 
 
 def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str, seen: Trace) -> str:
-    """Say which layer is the first whose output is not t⁻¹ of what it is in the plain network, and why."""
-    ours, theirs = _outputs(folded, x), _outputs(plain, d4.apply(t, x))
-    for (name, got_in, got), (other, want_in, want) in zip(ours, theirs):
-        if name != other:
+    """Say where the two networks first part, that is which layer's code does not commute with t, and why."""
+    ours, theirs = _events(folded, x), _events(plain, d4.apply(t, x))
+    stack: list[str] = []
+    for (name, leaves, got), (_, _, want) in zip(ours, theirs):
+        if leaves:
+            stack.pop()
+        if not _agree(got, want, t, seen.sizes):
             break
-        if _agree(got, want, t, seen.sizes):
-            continue
-        if _agree(got_in, want_in, t, seen.sizes):
-            return f"{describe(plain, name)}: {_reason(plain, name, seen)}"
-        if isinstance(plain.get_submodule(name), nn.Linear):
-            return (
-                f"{describe(plain, name)}: it reads a flattened map, so that every position has weights of its own; "
-                "pool globally before it"
-            )
-        parent = _caller(name, seen)
-        return f"{describe(plain, parent)}, in its own code before {name!r}: {_reason(plain, parent, seen)}"
-    # The folded network stopped where sizes no longer meet, or the rest is the network's own code.
-    name = theirs[len(ours)][0] if len(ours) < len(theirs) else ""
-    return f"{describe(plain, name)}: {_reason(plain, name, seen)}"
+        if not leaves:
+            stack.append(name)
+    else:  # the folded network stopped where sizes no longer meet
+        name, leaves, _ = theirs[min(len(ours), len(theirs) - 1)]
+    if leaves:
+        return f"{describe(plain, name)}: {_reason(plain, name, seen)}"
+    caller = stack[-1] if stack else ""
+    return f"{describe(plain, caller)}, in its own code before {name!r}: {_reason(plain, caller, seen)}"
 
 
 def describe(model: nn.Module, name: str) -> str:
@@ -122,31 +125,38 @@ def watched(
         yield
 
 
-def _outputs(model: nn.Module, x: Tensor) -> list[tuple[str, Any, Any]]:
-    found: list[tuple[str, Any, Any]] = []
-    with suppress(RuntimeError), torch.no_grad():
-        with watched(model, lambda *_: None, lambda *visit: found.append(visit)):
-            model(x)
+def _events(model: nn.Module, x: Tensor) -> list[tuple[str, bool, Any]]:
+    """What every module was given and what it gave, as (name, whether given back, value), in order."""
+    found: list[tuple[str, bool, Any]] = []
+    enter = lambda name, args: found.append((name, False, args))  # noqa: E731
+    leave = lambda name, args, output: found.append((name, True, output))  # noqa: E731
+    with suppress(RuntimeError), torch.no_grad(), watched(model, enter, leave):
+        model(x)
     return found
 
 
 def _agree(got: Any, want: Any, t: str, sizes: set[Pair]) -> bool:
-    """Whether two values of the folded and plain network correspond: as maps (either layout), tokens or invariants."""
+    """Whether two values correspond: as maps in either layout, as tokens, or by being invariant."""
     if isinstance(got, (tuple, list)):
         return all(_agree(g, w, t, sizes) for g, w in zip(got, want))
     if not isinstance(got, Tensor) or not got.is_floating_point():
         return True
-    undo = d4.inverse(t)
-    candidates = [want]
+    return any(same(got, candidate) for candidate in _turned_back(want, d4.inverse(t), sizes))
+
+
+def _turned_back(want: Tensor, undo: str, sizes: set[Pair]) -> Iterator[Tensor]:
+    yield want
     if want.ndim == 4:
-        candidates += [d4.apply(undo, want), d4.apply(undo, want.movedim(-1, 1)).movedim(1, -1)]
-    if want.ndim == 3:
+        yield d4.apply(undo, want)
+        yield d4.apply(undo, want.movedim(-1, 1)).movedim(1, -1)
+    for axis, length in enumerate(want.shape):
         for height, width in sizes:
-            for axis in (1, 2):
-                if want.shape[axis] == height * width:
-                    maps = want.movedim(axis, -1).unflatten(-1, (height, width))
-                    candidates.append(d4.apply(undo, maps).flatten(-2).movedim(-1, axis))
-    return any(same(got, candidate) for candidate in candidates)
+            area = height * width
+            # Tokens: positions in reading order, after a class token or inside a flattened batch.
+            if area > 1 and length >= area and length % area <= 1:
+                head, rest = want.movedim(axis, -1).split([length % area, length - length % area], -1)
+                maps = d4.apply(undo, rest.unflatten(-1, (-1, height, width)))
+                yield torch.cat([head, maps.flatten(-3)], -1).movedim(-1, axis)
 
 
 def same(got: Tensor, want: Tensor, tolerance: float = 1e-9) -> bool:
@@ -161,22 +171,16 @@ def _reason(model: nn.Module, name: str, seen: Trace) -> str:
     module = model.get_submodule(name)
     for own, _ in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         if "pos" in own:
-            return f"it adds a positional embedding ({own}), which is tied to positions"
+            return f"it adds a positional embedding ({own})"
+    if "PosEmb" in type(module).__name__:
+        return "it is a positional embedding"
     called = seen.functions.get(name, set())
     for function, reason in _REASONS.items():
         if function in called:
             return reason
     if isinstance(module, nn.Linear):
-        return "it mixes positions by a learned matrix"
-    return "it treats positions or directions differently, by a rule that is not known here"
-
-
-def _caller(name: str, seen: Trace) -> str:
-    """The innermost module around ``name`` whose own code computes something, unlike a Sequential's."""
-    name = name.rpartition(".")[0]
-    while name and not seen.functions.get(name):
-        name = name.rpartition(".")[0]
-    return name
+        return "it has weights of its own for every position; pool globally before it"
+    return "it does not treat all positions and directions alike, and no rule for it is known"
 
 
 def _map_size(args: tuple[Any, ...]) -> Pair | None:

@@ -1,8 +1,8 @@
 """The exact rule of folding: where the windows of a convolution or pooling lie once t is folded in.
 
 Let y = c(t(x)), c a convolution or pooling layer. A layer c' with c'(x) = t⁻¹(y) sees the same windows in
-x's coordinates: where t reverses an axis, c' counts them from the other end. There it swaps the start and end pads
-and moves its first window by the slack r, the pixels that c leaves unused at its end:
+x's coordinates: where t reverses an axis, c' counts them from the other end. There it swaps the start and end
+pads and moves its first window by the slack r, the pixels that c leaves unused at its end:
 
     (p₀, p₁) ↦ (p₁ − r, p₀),   r = n + p₀ + p₁ − kₑ − (o − 1)·s,   kₑ = d·(k − 1) + 1
 
@@ -21,30 +21,26 @@ from transnet import d4
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]  # left, right, top, bottom, as torch.nn.functional.pad has them
 
-# What t reverses in x's coordinates, height and width: r1 turns x's right edge into the top one, where c starts.
+# What t reverses in x's coordinates, (height, width): r1 turns x's right edge into the top, where c starts.
 REVERSED = {
     "r0": (False, False), "r1": (False, True), "r2": (True, True), "r3": (True, False),
     "m0": (False, True), "m1": (True, True), "m2": (True, False), "m3": (False, False),
 }  # fmt: skip
 
-# Every function with a geometry, and its arguments with their defaults; "input" comes first.
+# Every function with a geometry, and its arguments after "input" with their defaults.
 _SIGNATURES: dict[str, dict[str, Any]] = {
     "conv2d": {"weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1},
-    "max_pool2d": {
-        "kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,
-    },
-    "avg_pool2d": {
-        "kernel_size": None, "stride": None, "padding": 0, "ceil_mode": False, "count_include_pad": True,
-        "divisor_override": None,
-    },
+    "max_pool2d": {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
+    | {"return_indices": False},
+    "avg_pool2d": {"kernel_size": None, "stride": None, "padding": 0, "ceil_mode": False}
+    | {"count_include_pad": True, "divisor_override": None},
     "adaptive_avg_pool2d": {"output_size": None},
     "adaptive_max_pool2d": {"output_size": None, "return_indices": False},
     "pad": {"pad": None, "mode": "constant", "value": None},
-    "interpolate": {
-        "size": None, "scale_factor": None, "mode": "nearest", "align_corners": None, "recompute_scale_factor": None,
-        "antialias": False,
-    },
-}  # fmt: skip
+    "interpolate": {"size": None, "scale_factor": None, "mode": "nearest", "align_corners": None}
+    | {"recompute_scale_factor": None, "antialias": False},
+}
+_TENSORS = ("weight", "bias")
 
 
 @dataclass(frozen=True)
@@ -107,9 +103,9 @@ class Call:
 class Rewrite:
     """A call that computes the same under t⁻¹: frame the input by ``pads``, then call with ``options``.
 
-    ``frame`` says where the windows start and end, however that is carried out. ``counted`` is for averages that no
-    option of torch describes: the sum under each window is divided by its number of real pixels, among which the
-    border of this width counts.
+    ``frame`` says where the windows start and end, however that is carried out. ``counted`` is for averages
+    that no option of torch describes: the sum under each window is divided by its number of real pixels, a
+    border of this width included.
     """
 
     frame: Pads
@@ -121,7 +117,7 @@ class Rewrite:
 
 
 def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Call] | None:
-    """The input and the call's description; None for functions without a geometry and inputs that are no maps."""
+    """The input and the call's description; None for a function without a geometry or input that is no map."""
     kind = getattr(func, "__name__", "")
     if kind not in _SIGNATURES:
         return None
@@ -131,7 +127,7 @@ def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
         return None
     options = {**_SIGNATURES[kind], **given}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    tensors = {name: options.pop(name) for name in ("weight", "bias") if name in options}
+    tensors: dict[str, Tensor | None] = {name: options.pop(name) for name in (*options,) if name in _TENSORS}
     height, width = x.shape[-2:]
     return x, Call(kind, (height, width), options, tensors)
 
@@ -156,14 +152,10 @@ def rewrite(call: Call, out: Pair, t: str, outer: Call | None = None) -> Rewrite
     options = dict(call.options)
     if call.kind == "pad":
         pads = tuple(options["pad"])
-        left, right, top, bottom = (*pads, 0, 0)[:4]
-        (top, bottom), (left, right) = _move_pads([(top, bottom), (left, right)], t)
-        options["pad"] = (left, right, top, bottom, *pads[4:])
-        return (
-            None
-            if options["pad"] == (*pads, 0, 0)[: max(4, len(pads))]
-            else Rewrite((left, right, top, bottom), options)
-        )
+        given = (*pads, 0, 0)[: max(4, len(pads))]
+        frame = _flat(_move_pads([given[2:4], given[:2]], t))
+        options["pad"] = (*frame, *given[4:])
+        return None if options["pad"] == given else Rewrite(frame, options)
     for name in ("output_size", "size", "scale_factor"):
         if isinstance(options.get(name), tuple) and d4.swaps_sides(t):
             options[name] = options[name][::-1]
@@ -185,8 +177,8 @@ def _rewrite_conv(call: Call, out: Pair, t: str, outer: Call | None) -> Rewrite 
         return None
     padding, pads = [], []
     for axis in moved:
-        # Padding inside the convolution costs nothing, but must be the same at both ends and of zeros. What it
-        # adds at the end beyond the last window does no harm.
+        # Padding inside the convolution costs nothing, but is of zeros and the same at both ends. What it
+        # adds beyond the last window does no harm.
         inside = mode == "constant" and axis.start >= 0 and axis.windows(axis.start) == axis.out
         padding.append(axis.start if inside else 0)
         pads.append((0, 0) if inside else (axis.start, axis.end))
@@ -220,7 +212,7 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
             _flat(pads),
         )
     if given["count_include_pad"]:
-        # The padding counts as real, what ceil mode adds beyond it does not: so make the padding part of the input.
+        # The padding counts, what ceil mode adds beyond it does not: so the padding becomes input.
         border = _move_pads([(axis.start, axis.end) for axis in plain], t)
         plain = [replace(axis, size=axis.size + axis.start + axis.end, start=0, end=0) for axis in plain]
     moved = _move(plain, t)
@@ -236,7 +228,7 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
 
 
 def _fit_pool(moved: list[Axis], ceil_mode: bool) -> tuple[list[int], list[Pair], bool] | None:
-    """Padding, crops and ceil mode that place the windows of a pooling which ignores its padding, without a copy."""
+    """Padding, crops and ceil mode, copying nothing, for a pooling that ignores its padding."""
     crop = [max(-axis.start, 0) for axis in moved]
     padding = [max(axis.start, 0) for axis in moved]
     if any(p > axis.kernel // 2 for p, axis in zip(padding, moved)):
@@ -258,9 +250,7 @@ def _axes(call: Call, out: Pair) -> list[Axis]:
         pads = [(p // 2, p - p // 2) for p in total]
     else:
         pads = [(p, p) for p in _pair(0 if padding == "valid" else padding)]
-    return [
-        Axis(n, k, s, d, *p, o) for n, k, s, d, p, o in zip(call.size, kernel, stride, dilation, pads, out)
-    ]
+    return [Axis(*axis) for axis in zip(call.size, kernel, stride, dilation, *zip(*pads), out)]
 
 
 def _move(plain: list[Axis], t: str) -> list[Axis]:

@@ -59,6 +59,11 @@ def apply(name: str, x: Tensor) -> Tensor:
     y = torch.rot90(x, turns, (-2, -1)) if turns else x
     if mirrored:
         y = y.flip(-1)
+    return keep_format(y, x)
+
+
+def keep_format(y: Tensor, x: Tensor) -> Tensor:
+    """``y`` in the memory format of ``x``: channels-last where that is a channels-last batch."""
     channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return y.contiguous(memory_format=torch.channels_last) if channels_last else y
 

@@ -1,0 +1,140 @@
+"""What TransNet costs over a hand-written loop: time and memory of loss + backward, ResNet-18 for 32×32.
+
+    python benchmarks/loss_overhead.py --out results/loss_overhead_cpu.json
+    python benchmarks/loss_overhead.py --device cuda --batch 512 --out results/loss_overhead_h200.json
+
+The loop concatenates the transformed copies and runs them in one forward, as one would write it for speed by
+hand. Both run in turn in one process, in alternating order; the ratio is that of the medians. Memory is the peak of
+a step above the parameters: allocated on a GPU, resident (in a process of its own) on a CPU.
+"""
+
+import argparse
+import gc
+import json
+import multiprocessing
+import resource
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from environment import environment
+from transnet import TransNet, backbones
+
+TURNS = {"r0": 0, "r1": 1, "r2": 2, "r3": 3}
+
+
+class ByHand(nn.Module):
+    """What somebody writes who knows the method and cares for speed."""
+
+    def __init__(self, model, turns):
+        super().__init__()
+        features = model.fc.in_features
+        self.turns = turns
+        self.heads = nn.ModuleList(nn.Linear(features, model.fc.out_features) for _ in turns)
+        model.fc = nn.Identity()
+        self.model = model
+
+    def loss(self, x, y):
+        copies = torch.cat([torch.rot90(x, k, (2, 3)) for k in self.turns])
+        copies = copies.contiguous(memory_format=torch.channels_last)
+        parts = self.model(copies).chunk(len(self.turns))
+        return sum(F.cross_entropy(g(part), y) for g, part in zip(self.heads, parts, strict=True)) / len(parts)
+
+
+def build(kind, m, device):
+    names = list(TURNS)[:m]
+    model = backbones.create("resnet18-cifar", num_classes=100)
+    net = TransNet(model, names) if kind == "transnet" else ByHand(model, [TURNS[n] for n in names])
+    return net.to(device, memory_format=torch.channels_last)
+
+
+def batch(size, device):
+    x = torch.randn(size, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    return x, torch.randint(100, (size,), device=device)
+
+
+def step(net, x, y, device):
+    net.zero_grad(set_to_none=True)
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        loss = net.loss(x, y)
+    loss.backward()
+
+
+def seconds(net, x, y, device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    step(net, x, y, device)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _resident(kind, m, size, queue):
+    torch.set_num_threads(1)
+    net, (x, y) = build(kind, m, "cpu"), batch(size, "cpu")
+    step(net, x[:2], y[:2], "cpu")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step(net, x, y, "cpu")
+    queue.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+
+
+def peak_memory(kind, m, size, device):
+    if device == "cpu":
+        context = multiprocessing.get_context("spawn")
+        queue = context.Queue()
+        process = context.Process(target=_resident, args=(kind, m, size, queue))
+        process.start()
+        value = queue.get()
+        process.join()
+        return value
+    net, (x, y) = build(kind, m, device), batch(size, device)
+    step(net, x, y, device)
+    net.zero_grad(set_to_none=True)
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step(net, x, y, device)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    rows = []
+    for m in (1, 2, 3, 4):
+        nets = {kind: build(kind, m, args.device) for kind in ("transnet", "by_hand")}
+        x, y = batch(args.batch, args.device)
+        times = {kind: [] for kind in nets}
+        for repeat in range(args.repeats + 3):
+            for kind in sorted(nets, reverse=repeat % 2 == 1):
+                t = seconds(nets[kind], x, y, args.device)
+                if repeat >= 3:
+                    times[kind].append(t)
+        medians = {kind: statistics.median(values) for kind, values in times.items()}
+        memory = {kind: peak_memory(kind, m, args.batch, args.device) for kind in nets}
+        row = {
+            "m": m,
+            "seconds": medians,
+            "time_ratio": medians["transnet"] / medians["by_hand"],
+            "bytes": memory,
+            "memory_ratio": memory["transnet"] / memory["by_hand"],
+        }
+        rows.append(row)
+        print(f"m={m}  time {row['time_ratio']:.3f}×  memory {row['memory_ratio']:.3f}×", flush=True)
+    with open(args.out, "w") as file:
+        json.dump(
+            {"rows": rows, "batch": args.batch, "repeats": args.repeats, **environment(args.device)}, file, indent=1
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Names of backbones → models.
+
+    resnet18-cifar resnet34-cifar resnet50-cifar     ResNets for 32×32: 3×3 stem, no max-pool
+    resnet8-small resnet14-small resnet20-small      for 8×8 to 28×28: seconds on a CPU
+    timm:NAME  torchvision:NAME                      anything those libraries have
+
+>>> create("resnet8-small", num_classes=10, in_channels=1)  # doctest: +ELLIPSIS
+Sequential(...
+"""
+
+import difflib
+from collections import OrderedDict
+from typing import Any
+
+from torch import nn
+
+_CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
+_SMALL = {"resnet8-small": 1, "resnet14-small": 2, "resnet20-small": 3}
+NAMES = (*_CIFAR, *_SMALL)
+
+
+def create(
+    name: str,
+    *,
+    num_classes: int,
+    in_channels: int = 3,
+    image_size: int | None = None,
+    pretrained: bool = False,
+) -> nn.Module:
+    """Build a backbone by name, with random weights unless ``pretrained``.
+
+    Args:
+        name: one of `NAMES`, ``timm:NAME`` or ``torchvision:NAME``.
+        num_classes: outputs of its last linear layer.
+        in_channels: 1 for grey images, 3 for colour; torchvision's models take 3.
+        image_size: side of the images; needed by timm's models of a fixed input size (ViT, Mixer, Swin).
+        pretrained: load the library's weights (``timm:`` and ``torchvision:`` only).
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known ones.
+    """
+    library, _, inner = name.partition(":")
+    if library == "timm" and inner:
+        return _from_timm(inner, num_classes, in_channels, image_size, pretrained)
+    if library == "torchvision" and inner:
+        return _from_torchvision(inner, num_classes, in_channels, pretrained)
+    if name not in NAMES:
+        raise ValueError(
+            f"model: unknown {name!r}; known are {' '.join(NAMES)} timm:NAME torchvision:NAME{_nearest(name, NAMES)}"
+        )
+    if pretrained:
+        raise ValueError(f"model: {name} has no pretrained weights; timm:NAME and torchvision:NAME have")
+    if name in _CIFAR:
+        return _cifar_resnet(_CIFAR[name], num_classes, in_channels)
+    return _small_resnet(_SMALL[name], num_classes, in_channels)
+
+
+def _cifar_resnet(architecture: str, num_classes: int, in_channels: int) -> nn.Module:
+    import torchvision
+
+    model: nn.Module = getattr(torchvision.models, architecture)(weights=None, num_classes=num_classes)
+    stem = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    model.set_submodule("conv1", stem)
+    model.set_submodule("maxpool", nn.Identity())
+    return model
+
+
+def _small_resnet(blocks: int, num_classes: int, in_channels: int) -> nn.Module:
+    """The 6n+2 layers of He et al. for CIFAR, widths 16, 32, 64, with 1×1 convolutions as shortcuts."""
+    from torchvision.models.resnet import BasicBlock
+
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False), bn1=nn.BatchNorm2d(16), relu=nn.ReLU()
+    )
+    width = 16
+    for stage, planes in enumerate((16, 32, 64), 1):
+        for block in range(blocks):
+            stride = 2 if stage > 1 and block == 0 else 1
+            shortcut = None
+            if stride > 1 or width != planes:
+                convolution = nn.Conv2d(width, planes, 1, stride, bias=False)
+                shortcut = nn.Sequential(convolution, nn.BatchNorm2d(planes))
+            layers[f"layer{stage}_{block}"] = BasicBlock(width, planes, stride, shortcut)
+            width = planes
+    layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["fc"] = nn.Linear(width, num_classes)
+    model = nn.Sequential(layers)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | None, pretrained: bool) -> nn.Module:
+    import timm
+
+    if not timm.is_model(name):
+        raise ValueError(f"model: timm has no {name!r}{_nearest(name, timm.list_models())}")
+    config = timm.get_pretrained_cfg(name)
+    fixed = image_size is not None and config is not None and config.fixed_input_size
+    sized: dict[str, Any] = {"img_size": image_size} if fixed else {}
+    return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
+
+
+def _from_torchvision(name: str, num_classes: int, in_channels: int, pretrained: bool) -> nn.Module:
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise ValueError(f"model: torchvision has no classifier {name!r}{_nearest(name, known)}")
+    if in_channels != 3:
+        raise ValueError(f"model: torchvision:{name} takes 3 channels, the images have {in_channels}; timm:NAME adapts")
+    if not pretrained:
+        return torchvision.models.get_model(name, weights=None, num_classes=num_classes)
+    from transnet.inputs import find_head
+
+    model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")
+    path = find_head(model)
+    last = model.get_submodule(path)
+    assert isinstance(last, nn.Linear)
+    model.set_submodule(path, nn.Linear(last.in_features, num_classes))
+    return model
+
+
+def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3)
+    return f" (did you mean {', '.join(near)}?)" if near else ""

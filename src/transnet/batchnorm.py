@@ -1,0 +1,83 @@
+"""Batch-norm statistics per transform inside one forward pass.
+
+Alg. 1 of the paper runs the network once per transform, so a batch-norm layer in train mode sees the m copies
+of a batch one after the other: m sets of statistics, m updates of the running ones. The concatenated forward
+of `TransNet` is faster, but would mix the copies in one set of statistics. The layers made here split the
+concatenated batch (transform-major: all of t1's copies, then all of t2's) for themselves alone.
+
+They are the layers the model came with, of a subclass of their own class: same parameters, same state-dict
+keys, and `merge_statistics` turns them back.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class _PerTransform(_BatchNorm):
+    """Mixed in before a batch-norm class: in train mode, that class's forward on each transform's part."""
+
+    copies: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.copies == 1:
+            return super().forward(input)
+        if input.shape[0] % self.copies:
+            raise ValueError(
+                f"batch norm per transform: a leading dimension of {input.shape[0]} does not split into "
+                f"{self.copies} transforms; this model reshapes its batch in a way that needs bn='joint'"
+            )
+        return torch.cat([super(_PerTransform, self).forward(part) for part in input.chunk(self.copies)])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The class exists only at run time: pickle and deepcopy make it again from the one it extends.
+        return _blank, (type(self).__bases__[1],), self.__dict__
+
+
+@cache
+def _per_transform(base: type[_BatchNorm]) -> type[_PerTransform]:
+    return type(f"PerTransform{base.__name__}", (_PerTransform, base), {})
+
+
+def _blank(base: type[_BatchNorm]) -> _PerTransform:
+    cls = _per_transform(base)  # type: ignore[arg-type]
+    return cls.__new__(cls)
+
+
+def split_statistics(model: nn.Module, copies: int) -> None:
+    """Make every batch-norm layer of ``model`` keep statistics per transform, in place.
+
+    Call it after `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, which would replace these layers.
+    """
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            if not isinstance(module, _PerTransform):
+                module.__class__ = _per_transform(type(module))  # type: ignore[arg-type]
+            cast(_PerTransform, module).copies = copies
+
+
+def merge_statistics(model: nn.Module) -> None:
+    """Undo `split_statistics`, in place: every layer is of its own class again."""
+    for module in model.modules():
+        if isinstance(module, _PerTransform):
+            del module.copies
+            module.__class__ = type(module).__bases__[1]
+
+
+@contextmanager
+def copies_in_batch(model: nn.Module, copies: int) -> Iterator[None]:
+    """For a forward of fewer transforms than the model has: that many parts while the block lasts."""
+    layers = [module for module in model.modules() if isinstance(module, _PerTransform)]
+    before = [layer.copies for layer in layers]
+    for layer in layers:
+        layer.copies = copies
+    try:
+        yield
+    finally:
+        for layer, count in zip(layers, before, strict=True):
+            layer.copies = count

@@ -1,0 +1,103 @@
+"""Batches decoded while training runs, for data sets that do not fit the device."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from transnet.data.decode import crop, resize_shorter
+from transnet.data.errors import DataError
+from transnet.data.split import Split
+
+
+def stream(
+    split: Split,
+    batches: Sequence[Tensor],
+    *,
+    stored_size: int,
+    image_size: int,
+    crops: Tensor | None,
+    workers: int,
+    pin: bool,
+) -> Iterator[Tensor]:
+    """Decode batches on worker processes, some ahead of their use; take it where ``Split.resident`` is too
+    large.
+
+    The same arguments give the same pixels whatever the number of workers: all that is random comes in as
+    ``crops``.
+
+    Args:
+        split: the images.
+        batches: for each batch the indices of its images.
+        stored_size: shorter sides are resized to this.
+        image_size: side of the square that is cut out.
+        crops: float64 in [0, 1), (number of indices in all batches, 2), in the order of the batches: where
+            each square lies in its whole resized image, as shares of the rows and columns it can begin at.
+            None: centre.
+        workers: processes; 0 decodes in this one.
+        pin: give pinned memory, from which a copy to a GPU need not be waited for.
+
+    Yields:
+        uint8 (B, image_size, image_size, C), one tensor for each batch, in their order.
+
+    Raises:
+        DataError: naming the image that cannot be read, or what does not fit in the arguments.
+    """
+    lengths = [len(batch) for batch in batches]
+    if image_size > stored_size:
+        raise DataError(
+            f"image_size {image_size} is larger than stored_size {stored_size}; it must fit into it"
+        )
+    if crops is not None and tuple(crops.shape) != (sum(lengths), 2):
+        raise DataError(
+            f"crops has shape {tuple(crops.shape)}; {sum(lengths)} images need ({sum(lengths)}, 2)"
+        )
+    return _stream(_Batches(split, batches, stored_size, image_size, crops), workers, pin)
+
+
+def _stream(batches: "_Batches", workers: int, pin: bool) -> Iterator[Tensor]:
+    loader: DataLoader[Any] = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=range(len(batches.indices)),
+        num_workers=workers,
+        prefetch_factor=2 if workers else None,
+        pin_memory=pin,
+        collate_fn=_unchanged,
+    )
+    for batch in loader:
+        if isinstance(batch, str):
+            raise DataError(batch)
+        yield batch
+
+
+class _Batches(Dataset[Tensor | str]):
+    """Batch k, or what is wrong with it: an exception from a worker would carry its traceback."""
+
+    def __init__(
+        self, split: Split, batches: Sequence[Tensor], stored_size: int, image_size: int, crops: Tensor | None
+    ) -> None:
+        self.split, self.stored_size, self.image_size = split, stored_size, image_size
+        # Arrays, because tensors would travel to the workers one file descriptor each.
+        self.indices = [batch.numpy() for batch in batches]
+        self.starts = np.cumsum([0, *map(len, self.indices)])
+        self.crops = None if crops is None else crops.numpy()
+
+    def __getitem__(self, k: int) -> Tensor | str:
+        side, indices = self.image_size, self.indices[k]
+        out = np.empty((len(indices), side, side, self.split.channels), np.uint8)
+        for j, i in enumerate(indices):
+            try:
+                pixels = resize_shorter(self.split.decode(int(i)), self.stored_size)
+            except DataError as error:
+                return str(error)
+            at = None if self.crops is None else self.crops[self.starts[k] + j]
+            out[j] = crop(pixels, side, None if at is None else (float(at[0]), float(at[1])))
+        return torch.from_numpy(out)
+
+
+def _unchanged(value: Any) -> Any:
+    return value

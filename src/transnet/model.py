@@ -1,0 +1,278 @@
+"""TransNet: the paper in one file, in its order: split, heads, Alg. 1, prediction, pruning.
+
+>>> net = TransNet(model, ("r0", "r1"))       # section 3.1: one head per transformation
+>>> loss = net.loss(images, labels)           # Alg. 1
+>>> scores = net.predict(images)              # h_T: all heads, one shared backbone
+>>> better = net.prune()                      # section 3.4: your model, trained better
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transnet import d4
+from transnet.batchnorm import copies_in_batch, merge_statistics, split_statistics
+from transnet.inputs import Transform, check_images, check_targets, find_head, one_of, parse_transforms
+
+# --------------------------------------------------------------------------- section 3.1: h = g∘f, and one g_t per t
+
+
+class TransNet(nn.Module):
+    """A classifier with one head per input transformation; use it to train any model that ends in `nn.Linear`.
+
+    The model is copied: build the optimizer from ``net.parameters()``. State-dict keys are ``backbone.*`` (f,
+    under the model's own names) and ``heads.<i>.*`` (g_t, in the order of ``transforms``).
+
+    Args:
+        model: any module that maps images to class scores and whose last layer is an `nn.Linear`.
+        transforms: names of `transnet.d4`, as a sequence or ``"r0,r1"``; ``("name", callable)`` pairs may stand
+            among them, where the callable maps a batch of images to one of the same shape. A name may repeat:
+            ``("r0", "r0")`` is the paper's "Architecture only".
+        heads: ``"separate"``, or ``"shared"`` for one g under all transforms (the paper's "Algorithm only").
+        init: ``"fresh"`` draws every head anew; ``"copy"`` starts each as the model's own, for fine-tuning.
+        bn: ``"joint"`` takes batch-norm statistics over all copies of the batch, ``"separate"`` per transform,
+            as a loop of one forward per transform would (Alg. 1 to the letter).
+        head: path of the last linear layer, such as ``"head.fc"``, where it cannot be found.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        transforms: str | Iterable[Transform] = ("r0", "r1"),
+        *,
+        heads: Literal["separate", "shared"] = "separate",
+        init: Literal["fresh", "copy"] = "fresh",
+        bn: Literal["joint", "separate"] = "joint",
+        head: str | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model: an nn.Module is needed, {type(model).__name__} was given")
+        one_of("heads", heads, ("separate", "shared"))
+        one_of("init", init, ("fresh", "copy"))
+        one_of("bn", bn, ("joint", "separate"))
+        self._names, self._custom = parse_transforms(transforms)
+        self._head_path = find_head(model, head)
+        self._bn = bn
+        self._checked = False
+
+        self.backbone = copy.deepcopy(model)  # f: the model with its last layer taken out
+        linear = cast(nn.Linear, self.backbone.get_submodule(self._head_path))
+        self.backbone.set_submodule(self._head_path, nn.Identity())
+        self.heads = nn.ModuleList()
+        for _ in range(1 if heads == "shared" else len(self._names)):
+            g = copy.deepcopy(linear)
+            if init == "fresh":
+                g.reset_parameters()
+            self.heads.append(g)
+        if bn == "separate":
+            split_statistics(self.backbone, len(self._names))
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """The names of the transforms, one per head, in order."""
+        return self._names
+
+    def forward(self, x: Tensor) -> Tensor:
+        """h_t(t(x)) for every t: logits of shape (B, m, K), the heads in the order of ``transforms``."""
+        return self._logits(x, range(len(self._names)))
+
+    def _logits(self, x: Tensor, which: Sequence[int]) -> Tensor:
+        check_images(x, [self._names[i] for i in which])
+        copies = [self._transform(self._names[i], x) for i in which]
+        features = self._features(torch.cat(copies) if len(copies) > 1 else copies[0])
+        parts = features.unflatten(0, (len(which), x.shape[0]))
+        return torch.stack([self._g(i)(part) for i, part in zip(which, parts.unbind(0), strict=True)], dim=1)
+
+    def _transform(self, name: str, x: Tensor) -> Tensor:
+        if name not in self._custom:
+            return d4.apply(name, x)
+        y = self._custom[name](x)
+        if y.shape != x.shape:
+            raise ValueError(
+                f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {tuple(y.shape)}; "
+                "a transform must keep the shape"
+            )
+        return d4.keep_format(y, x)
+
+    def _features(self, x: Tensor) -> Tensor:
+        """f(x); the first batch shows whether the layer taken out was really the model's last."""
+        if self._checked or torch.compiler.is_compiling():
+            return self.backbone(x)
+        seen: list[Tensor] = []
+        place = self.backbone.get_submodule(self._head_path)
+        hook = place.register_forward_hook(lambda _module, args, _output: seen.append(args[0]))
+        kind, path = type(self.backbone).__name__, self._head_path
+        misplaced = (
+            f"{kind} does not end in {path!r}: its output is not that layer's. Give the last linear layer as "
+            "head='path', and leave out what follows it, such as a softmax or a second head"
+        )
+        try:
+            features = self.backbone(x)
+        except RuntimeError as error:
+            if seen:  # a later layer met features where it expected that layer's output
+                raise ValueError(misplaced) from error
+            raise
+        finally:
+            hook.remove()
+        if not isinstance(features, Tensor):
+            raise TypeError(
+                f"{kind} returns {type(features).__name__}, not one tensor of class scores; switch auxiliary outputs "
+                "off, or wrap it in a module that returns the scores"
+            )
+        if len(seen) != 1 or seen[0].shape != features.shape or not _same(seen[0], features):
+            raise ValueError(misplaced)
+        if features.ndim != 2:
+            raise ValueError(
+                f"{path!r} gets features of shape {tuple(features.shape)}; (batch, features) is needed: "
+                "pool the image's positions before the last layer"
+            )
+        self._checked = True
+        return features
+
+    def _g(self, i: int) -> nn.Module:
+        return self.heads[i if len(self.heads) > 1 else 0]
+
+    # ------------------------------------------------------------------------------------------- section 3.2: Alg. 1
+
+    def loss(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+        sample_weight: Tensor | None = None,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> Tensor:
+        """L_T(h_T, B) of Alg. 1 on one batch: `heads_loss` of ``net(x)``.
+
+        Under DDP, Accelerate or `torch.compile` call ``heads_loss(wrapped(x), y)``, so that the wrapper's own
+        forward runs.
+        """
+        return heads_loss(self(x), y, label_smoothing=label_smoothing, sample_weight=sample_weight, reduction=reduction)
+
+    # --------------------------------------------------------------------------------------- section 3.1: prediction
+
+    def predict(
+        self,
+        x: Tensor,
+        *,
+        heads: str | Sequence[str] | None = None,
+        average: Literal["logits", "probabilities"] = "logits",
+        flip: bool = False,
+    ) -> Tensor:
+        """h_T(x), the mean over heads of h_t(t(x)): shape (B, K), at one pass of the backbone per head.
+
+        It changes neither the mode nor gradients: call ``net.eval()`` and `torch.no_grad` as for any model.
+
+        Args:
+            x: a batch of images.
+            heads: names of the heads to use, all by default; a repeated name means its first head.
+            average: the mean of logits (the paper's "mean of outputs") or of probabilities.
+            flip: add the left-right flipped images, h_t(t(flip(x))), at twice the passes. Only where flipped
+                images are natural.
+        """
+        one_of("average", average, ("logits", "probabilities"))
+        which = range(len(self._names)) if heads is None else self._indices(heads)
+        fewer = self._bn == "separate" and len(which) != len(self._names)
+        with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
+            views = [x, d4.apply("m0", x)] if flip else [x]
+            logits = torch.cat([self._logits(view, which) for view in views], dim=1)
+        return (logits if average == "logits" else logits.softmax(-1)).mean(1)
+
+    # ------------------------------------------------------------------------------------------ section 3.4: pruning
+
+    def keep(self, *names: str) -> "TransNet":
+        """A smaller TransNet with these heads only, sharing nothing with this one."""
+        which = self._indices(names)
+        net = copy.deepcopy(self)
+        net._names = tuple(self._names[i] for i in which)
+        net._custom = {name: self._custom[name] for name in net._names if name in self._custom}
+        if len(self.heads) > 1:
+            net.heads = nn.ModuleList([net.heads[i] for i in which])
+        if self._bn == "separate":
+            split_statistics(net.backbone, len(which))
+        return net
+
+    def prune(self, name: str = "r0", *, image_size: int | tuple[int, int] | None = None) -> nn.Module:
+        """The model's own class with its own state-dict keys: the backbone and one head, the identity's.
+
+        Args:
+            name: the head to keep. Any other than r0 has its transform folded into the weights (Prop. 1 made
+                exact), so that the result takes the untransformed image, of ``image_size`` only.
+            image_size: side, or (height, width), of the images; needed where ``name`` is not r0.
+        """
+        if name not in self._names:
+            others = " or ".join(f"prune({other!r}, image_size=…)" for other in dict.fromkeys(self._names))
+            raise ValueError(f"prune: there is no head {name!r} among {' '.join(self._names)}; {others} would work")
+        if name in self._custom:
+            raise ValueError(f"prune: {name!r} is a custom transform; only those of D4 fold into the weights")
+        if name != "r0" and image_size is None:
+            raise ValueError(f"prune({name!r}): image_size=… is needed, since the folded network is tied to one size")
+        model = copy.deepcopy(self.backbone)
+        merge_statistics(model)
+        model.set_submodule(self._head_path, copy.deepcopy(self._g(self._names.index(name))))
+        if name == "r0" or image_size is None:
+            return model
+        from transnet.fold import fold
+
+        return fold(model, name, image_size=image_size)
+
+    def _indices(self, names: str | Iterable[str]) -> tuple[int, ...]:
+        names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
+        if not names:
+            raise ValueError(f"heads: none given; this network has {' '.join(self._names)}")
+        for name in names:
+            if name not in self._names:
+                raise ValueError(f"heads: unknown {name!r}; this network has {' '.join(self._names)}")
+        return tuple(self._names.index(name) for name in names)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows before the submodules."""
+        shared = ", heads=shared" if len(self.heads) < len(self._names) else ""
+        return f"transforms={','.join(self._names)}{shared}, bn={self._bn}"
+
+
+# ------------------------------------------------------------------------------------------------- Alg. 1, lines 4–7
+
+
+def heads_loss(
+    logits: Tensor,
+    y: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    sample_weight: Tensor | None = None,
+    reduction: Literal["mean", "none"] = "mean",
+) -> Tensor:
+    """The mean over heads of the mean cross-entropy (Alg. 1), from the logits that ``net(x)`` gave.
+
+    Args:
+        logits: (B, m, K).
+        y: class indices (B,), or probabilities (B, K) as mixup and CutMix make them.
+        label_smoothing: as in `torch.nn.functional.cross_entropy`.
+        sample_weight: (B,), relative: each head's loss is the weighted mean over the batch.
+        reduction: ``"mean"`` for the loss, ``"none"`` for one value per head (m,).
+    """
+    one_of("reduction", reduction, ("mean", "none"))
+    check_targets(logits, y)
+    batch, m, _ = logits.shape
+    target = y if y.is_floating_point() else y.long()
+    target = target.unsqueeze(1).expand(batch, m, *target.shape[1:]).flatten(0, 1)
+    each = F.cross_entropy(logits.flatten(0, 1), target, reduction="none", label_smoothing=label_smoothing)
+    each = each.unflatten(0, (batch, m))
+    if sample_weight is None:
+        per_head = each.mean(0)
+    else:
+        if sample_weight.shape != (batch,):
+            raise ValueError(f"sample_weight: shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed")
+        per_head = (each * sample_weight[:, None]).sum(0) / sample_weight.sum()
+    return per_head if reduction == "none" else per_head.mean()
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a is b or bool(torch.equal(a, b.to(a.dtype)))

@@ -1,0 +1,134 @@
+"""Checkpoints that survive being killed at any moment, and never load wrong weights unnoticed.
+
+    state/00000980/tensors.safetensors    weights, buffers, momentum, the epoch's running figures
+    state/00000980/state.json             step, epoch and what else is not a tensor
+    state/00000980/manifest.json          size and sha256 of both, written last
+
+Every file is written under another name, flushed to the disk and renamed; a folder without a manifest that fits is no
+checkpoint. The one before is deleted only when its successor is complete, and one more is kept for the case that a
+disk damages the newest.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+KEPT = 2
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read; the message says which is the last good one."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `load` found."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Write the checkpoint of ``step`` into ``folder`` (a run's ``state/``) and drop the oldest."""
+    target = folder / f"{step:08d}"
+    try:
+        if target.exists():
+            shutil.rmtree(target)
+        target.mkdir(parents=True)
+        partial = target / "tensors.safetensors.partial"
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
+        _settle(partial, target / "tensors.safetensors")
+        write_atomically(target / "state.json", json.dumps(state).encode())
+        files = {name: _fingerprint(target / name) for name in ("tensors.safetensors", "state.json")}
+        write_atomically(target / "manifest.json", json.dumps({"schema": 1, "step": step, "files": files}).encode())
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        good = _newest_good(folder)
+        kept = f"; the last good one is {good}" if good else "; there is none before it"
+        raise CheckpointError(f"the checkpoint {target} could not be written ({error}){kept}") from error
+    for old in _steps(folder)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None where the run has not written any.
+
+    Raises:
+        CheckpointError: where there are checkpoints and every one is damaged.
+    """
+    damaged = []
+    for path in _steps(folder):
+        if not (path / "manifest.json").exists():
+            continue  # the run ended while it was being written
+        try:
+            _verify(path)
+            tensors = load_file(path / "tensors.safetensors")
+            return Checkpoint(tensors, json.loads((path / "state.json").read_text()))
+        except Exception as error:  # whatever a damaged file makes its reader raise
+            damaged.append(f"{path.name}: {error}")
+    if damaged:
+        raise CheckpointError(
+            f"every checkpoint in {folder} is damaged ({'; '.join(damaged)}); "
+            "delete that folder to start the run anew, or give another --out"
+        )
+    return None
+
+
+def last_good(folder: Path) -> str:
+    """The newest whole checkpoint in words, for messages."""
+    return _newest_good(folder) or "none"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, whatever happens meanwhile."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    _settle(partial, path)
+
+
+def _settle(partial: Path, path: Path) -> None:
+    with open(partial, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _steps(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()), reverse=True)
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _verify(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    if manifest["step"] != int(path.name):
+        raise ValueError("the manifest is another checkpoint's")
+    if set(manifest["files"]) != {"tensors.safetensors", "state.json"}:
+        raise ValueError("the manifest does not list its files")
+    for name, expected in manifest["files"].items():
+        if _fingerprint(path / name) != expected:
+            raise ValueError(f"{name} is not what was written")
+
+
+def _newest_good(folder: Path) -> str | None:
+    for path in _steps(folder):
+        try:
+            _verify(path)
+        except Exception:  # whatever a damaged file makes its reader raise
+            continue
+        return str(path)
+    return None

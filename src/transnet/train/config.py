@@ -1,0 +1,187 @@
+"""A run's settings: one frozen dataclass is the command line, the run's ``config.json`` and the trainer's argument."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the message says what would."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a classifier with one head per transform of the images.
+
+    DATA is a name (digits cifar10 cifar100 imagenette imagewoof imagenet200 fashion-mnist), a folder of class
+    folders, a folder with train/ and val/ or test/ inside, a folder of Hugging Face parquet shards, or an .npz file.
+
+    Example: transnet train cifar100 --transforms r0,r1 --out runs/t2
+    """
+
+    data: tyro.conf.Positional[str]
+    """A data set's name, a folder or an .npz file."""
+    out: Annotated[str, tyro.conf.arg(metavar="DIR")]
+    """Folder of the run; made anew."""
+    model: str | None = None
+    """Backbone: resnet18-cifar, resnet8-small, …, timm:NAME or torchvision:NAME. None: the data set's default."""
+    transforms: str = "r0,r1"
+    """One head each, comma-separated, of r0 r1 r2 r3 m0 m1 m2 m3. r0 alone is the base classifier."""
+    recipe: Literal["fast", "paper"] = "fast"
+    """Where the other defaults come from: fast (one-cycle), or paper (the paper's appendix A)."""
+    seed: int = 0
+    """Decides initial weights, data order and augmentation."""
+    epochs: int = 60
+    """Passes over the training set."""
+    batch_size: int = 128
+    """Images a step, over all processes; each counts once per transform in the network."""
+    lr: float = 0.1
+    """Highest learning rate."""
+    schedule: Literal["onecycle", "steps"] = "onecycle"
+    """onecycle: up, then down to zero. steps: divided by 10 at each milestone."""
+    warmup: float = 0.2
+    """onecycle: share of the run in which the learning rate rises."""
+    milestones: str = "0.5,0.75"
+    """steps: shares of the run after which the learning rate falls."""
+    momentum: float = 0.9
+    """Of SGD."""
+    nesterov: bool = True
+    """Nesterov's momentum."""
+    weight_decay: float = 5e-4
+    """On all parameters."""
+    label_smoothing: float = 0.0
+    """Share of each target spread over all classes."""
+    mixup: float = 0.0
+    """α of mixup, 0 for none."""
+    cutmix: float = 0.0
+    """α of CutMix, 0 for none."""
+    heads: Literal["separate", "shared"] = "separate"
+    """shared: one head under all transforms (the paper's "Algorithm only")."""
+    bn: Literal["joint", "separate"] = "joint"
+    """Batch-norm statistics over all copies of a batch, or per transform."""
+    init: Literal["fresh", "copy"] = "fresh"
+    """Heads drawn anew, or each a copy of the model's own."""
+    pretrained: bool = False
+    """Start from the library's weights (timm: and torchvision: models)."""
+    image_size: int | None = None
+    """Side of the images the network sees. None: the data set's own."""
+    flip: bool | None = None
+    """Mirror images left-right in training, and test with and without. None: as the data set is defined."""
+    pad: int | None = None
+    """Pixels to pad by before the random crop. None: as the data set is defined."""
+    val_fraction: float = 0.0
+    """Share of the training set to cut off, stratified, for choices that must not see the test set."""
+    label_column: str | None = None
+    """Parquet shards: the column of labels, where it is not found."""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """A damaged image stops the run before it trains, or is left out and counted."""
+    storage: Literal["auto", "resident", "stream"] = "auto"
+    """Images in device memory, or decoded while training. auto: resident where they fit."""
+    workers: int = 4
+    """Processes that decode, where images are streamed."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, … auto: a GPU where there is one."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """auto: bf16 on a GPU that has it."""
+    channels_last: bool = True
+    """Memory format on a GPU."""
+    compile: bool = True
+    """torch.compile on a GPU."""
+    cuda_graph: bool = True
+    """The whole step as one CUDA graph."""
+    deterministic: bool = False
+    """Bit-identical repetition on a GPU, at some speed. On a CPU it always is."""
+    sync_bn: bool = False
+    """Batch-norm statistics over all processes (GPUs only)."""
+    evaluate_every: int = 1
+    """Epochs between looks at the validation and test set, for the curves; 0: at the end only. Nothing is selected."""
+    checkpoint_every: int = 0
+    """Epochs between checkpoints. 0: as often as costs under 2 % of the time."""
+    tensorboard: bool = True
+    """Write curves for TensorBoard, where it is installed."""
+    resume: bool = False
+    """Go on from the last checkpoint in --out; starts anew where there is none."""
+
+    def __post_init__(self) -> None:
+        from transnet import d4
+
+        d4.parse(self.transforms)
+        for name, low in (("epochs", 1), ("batch_size", 1), ("workers", 0), ("evaluate_every", 0), ("seed", 0)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
+        for name in ("lr", "weight_decay", "mixup", "cutmix", "momentum", "checkpoint_every"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more is needed")
+        for name in ("val_fraction", "label_smoothing", "warmup"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; from 0 up to 1 is needed")
+        try:
+            shares = self.milestone_shares
+        except ValueError:
+            shares = (2.0,)
+        if any(not 0 < share < 1 for share in shares):
+            raise ConfigError(f"--milestones: {self.milestones!r} was given; shares of the run are needed: 0.5,0.75")
+
+    @property
+    def milestone_shares(self) -> tuple[float, ...]:
+        """The milestones as numbers."""
+        return tuple(float(part) for part in self.milestones.split(",") if part.strip())
+
+    @property
+    def transform_names(self) -> tuple[str, ...]:
+        """The transforms as a tuple."""
+        from transnet import d4
+
+        return d4.parse(self.transforms)
+
+
+# What decides where and how fast a run goes, but not what it computes: a resumed run may change it.
+FREE = {"out", "resume", "device", "workers", "storage", "checkpoint_every", "tensorboard"}
+# What may differ in rounding only.
+FREE |= {"compile", "cuda_graph", "channels_last"}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The settings that keep a run from being resumed, each as ``--lr: 0.1 before, 0.2 now``."""
+    return [
+        f"{_flag(name)}: {before.get(name)!r} before, {now.get(name)!r} now"
+        for name in now
+        if name not in FREE and before.get(name) != now.get(name)
+    ]
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """As it stands in ``config.json``."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(settings: dict[str, Any]) -> TrainConfig:
+    """Read what `to_dict` wrote; unknown settings are an error that names them."""
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    if unknown := sorted(set(settings) - known):
+        raise ConfigError(f"config: unknown settings {', '.join(unknown)}")
+    if missing := sorted({"data", "out"} - set(settings)):
+        raise ConfigError(f"config: {', '.join(missing)} missing")
+    return TrainConfig(**settings)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a run's ``config.json``."""
+    try:
+        content = json.loads(path.read_text())
+        settings = content["train"]
+        if not isinstance(settings, dict):
+            raise KeyError("train")
+    except FileNotFoundError:
+        raise ConfigError(f"--config: {path} does not exist; give a run's config.json") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--config: {path} is not a run's config.json ({error})") from None
+    return settings
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

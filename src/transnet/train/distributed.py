@@ -1,0 +1,74 @@
+"""One process or many: who this process is, and what part of each batch is its own.
+
+    torchrun --nproc-per-node 4 -m transnet train cifar100 --out runs/t2
+
+A batch is split among the processes, not multiplied: ``--batch-size`` is the global one, every image is seen once an
+epoch and counted once in evaluation, whatever their number.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run. ``World()`` is the single process."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and speaks to the user."""
+        return self.rank == 0
+
+    def share(self, n: int) -> tuple[int, int]:
+        """This process's part of ``n`` things, as (start, length); the first processes get the odd ones."""
+        each, odd = divmod(n, self.size)
+        return self.rank * each + min(self.rank, odd), each + (self.rank < odd)
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether any process says so."""
+        if self.size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(int(flag), device=device)).item())
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def restarted() -> bool:
+    """Whether torchrun started this process again after a failure: then the run goes on by itself."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def world(device: str) -> Iterator[World]:
+    """Join the processes that torchrun started; a single process where it did not."""
+    if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
+        yield World()
+        return
+    cuda = device != "cpu" and torch.cuda.is_available()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if cuda:
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    dist.init_process_group("nccl" if cuda else "gloo")
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), local_rank)
+    finally:
+        dist.destroy_process_group()

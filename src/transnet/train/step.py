@@ -1,0 +1,222 @@
+"""One training step: fetch, augment, forward, loss, backward, update. On a GPU it is one captured CUDA graph.
+
+Everything the step reads that changes from step to step lives in tensors on the device: the epoch's plan, a counter,
+the learning rates. So the host's part of a captured step is a single launch, and the CPU runs the very same code
+eagerly.
+
+The last batch of an epoch is smaller. It gets a graph of its own, of the uncompiled step: compiling a second shape
+would cost more than it saves.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transnet.data.augment import Plan, View, mix
+from transnet.model import TransNet
+from transnet.train.distributed import World
+from transnet.train.objective import Objective
+
+LossFunction = Callable[[int], tuple[Tensor, Tensor, Tensor]]
+
+
+class Feed:
+    """The training images as the step sees them: on the device whole, or a batch at a time from a stream.
+
+    Args:
+        images: uint8 (N, S, S, C) on the device, or None where batches are copied in.
+        labels: int64 (N,).
+        view: geometry and statistics.
+        batch: images a step, over all processes.
+        world: this process's place; it fetches its share of each batch.
+        device: where the step runs.
+    """
+
+    def __init__(
+        self, images: Tensor | None, labels: Tensor, view: View, batch: int, world: World, device: torch.device
+    ) -> None:
+        n = len(labels)
+        self.images, self.view, self.batch, self.world = images, view, batch, world
+        self.labels = labels.to(device)
+        self.steps = -(-n // batch)
+        self.order = torch.zeros(n, dtype=torch.int64, device=device)
+        self.crop = torch.zeros(n, 2, device=device)
+        self.flip = torch.zeros(n, dtype=torch.bool, device=device)
+        self.mix = torch.zeros(self.steps, 6, device=device)
+        self.mixes = False
+        self.at = torch.zeros((), dtype=torch.int64, device=device)  # step within the epoch
+        self.pixels: Tensor | None = None
+        if images is None:
+            channels = len(view.scale)
+            self.pixels = torch.zeros(batch, view.size, view.size, channels, dtype=torch.uint8, device=device)
+
+    def start(self, plan: Plan, step: int = 0) -> None:
+        """Take up an epoch's plan, at its ``step``."""
+        self.order.copy_(plan.order)
+        self.crop.copy_(plan.crop)
+        self.flip.copy_(plan.flip)
+        self.mix.copy_(plan.mix)
+        self.at.fill_(step)
+
+    def size(self, step: int) -> int:
+        """Images in this process's share of a step's batch; 1, of weight 0, where it has none."""
+        return max(self._share(step)[1], 1)
+
+    def weight(self, step: int) -> float:
+        """What this process's mean loss counts for in the mean over all processes."""
+        return self._share(step)[1] * self.world.size / self._global(step)
+
+    def positions(self, step: int) -> slice:
+        """This process's part of the epoch's order in a step, for streaming."""
+        start, _ = self._share(step)
+        start = min(step * self.batch + start, len(self.order) - 1)
+        return slice(start, start + self.size(step))
+
+    def fetch(self, size: int, offset: int) -> tuple[Tensor, Tensor]:
+        """The current step's images, augmented and normalised, and their labels."""
+        positions = self.at * self.batch + offset + torch.arange(size, device=self.order.device)
+        positions = positions.clamp(max=len(self.order) - 1)
+        index, flip = self.order[positions], self.flip[positions]
+        if self.images is not None:
+            x = self.view.train(self.images, index, self.crop[positions], flip)
+        else:
+            assert self.pixels is not None
+            x = self.view.normalise(self.pixels[:size])
+            x = torch.where(flip[:, None, None, None], x.flip(-1), x)
+        return x, self.labels[index]
+
+    def offset(self, step: int) -> int:
+        """Where this process's share of a batch begins."""
+        return self._share(step)[0]
+
+    def _global(self, step: int) -> int:
+        return min(self.batch, len(self.order) - step * self.batch)
+
+    def _share(self, step: int) -> tuple[int, int]:
+        return self.world.share(self._global(step))
+
+
+class Step:
+    """The step over a `Feed`.
+
+    After `__call__`, ``losses`` holds each step's loss per head (steps, m) and ``correct`` the epoch's hits (m,),
+    both on the device: reading them is for the end of an epoch.
+    """
+
+    def __init__(
+        self,
+        net: TransNet,
+        optimizer: torch.optim.SGD,
+        feed: Feed,
+        objective: Objective,
+        rates: Tensor,
+        *,
+        classes: int,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        compile: bool,
+        capture: bool,
+        module: nn.Module | None = None,
+    ) -> None:
+        device = feed.labels.device
+        m = len(net.transforms)
+        self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
+        self.module = module or net  # what is called: the network, or DDP around it
+        self.classes, self.autocast = classes, autocast
+        self.rates = rates.to(device)
+        self.done = torch.zeros((), dtype=torch.int64, device=device)  # steps of the whole run
+        self.losses = torch.zeros(feed.steps, m, device=device)
+        self.correct = torch.zeros(m, device=device)
+        self.compile, self.capture = compile, capture
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._compiled: Callable[..., tuple[Tensor, Tensor, Tensor]] = (
+            torch.compile(self._loss, dynamic=False) if compile else self._loss
+        )
+
+    def start(self, plan: Plan, step: int, done: int) -> None:
+        """Begin an epoch, or go on within it."""
+        self.feed.start(plan, step)
+        self.done.fill_(done)
+        if step == 0:
+            self.losses.zero_()
+            self.correct.zero_()
+
+    def __call__(self, step: int) -> None:
+        """Do the epoch's ``step``; the counters on the device must stand there."""
+        size = self.feed.size(step)
+        if not self.capture:
+            self._run(step, size)
+            return
+        if size not in self._graphs:
+            self._graphs[size] = self._captured(step, size)
+        self._graphs[size].replay()
+
+    def _loss(self, size: int, offset: int) -> tuple[Tensor, Tensor, Tensor]:
+        x, y = self.feed.fetch(size, offset)
+        target = y
+        if self.feed.mixes:
+            x, target = mix(x, y, self.feed.mix[self.feed.at], self.classes)
+        with self.autocast():
+            logits = self.module(x)
+        logits = logits.float()
+        loss = self.objective(self.net, logits, target)
+        with torch.no_grad():
+            each = _per_head(logits, target)
+            hits = (logits.argmax(-1) == y[:, None]).float().sum(0)
+        return loss, each, hits
+
+    def _run(self, step: int, size: int) -> None:
+        full = size == self.feed.size(0)
+        loss, each, hits = (self._compiled if full else self._loss)(size, self.feed.offset(step))
+        weight = self.feed.weight(step)
+        (loss * weight if weight != 1 else loss).backward()
+        rate = self.optimizer.param_groups[0]["lr"]
+        if isinstance(rate, Tensor):
+            rate.copy_(self.rates[self.done])
+        else:
+            self.optimizer.param_groups[0]["lr"] = self.rates[self.done].item()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.losses[self.feed.at] = each * weight
+        self.correct += hits if weight else 0
+        self.feed.at += 1
+        self.done += 1
+
+    def _captured(self, step: int, size: int) -> torch.cuda.CUDAGraph:
+        with self._restored():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    self._run(step, size)
+                    self.feed.at -= 1
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+            with torch.cuda.graph(graph, pool=pool):
+                self._run(step, size)
+        return graph
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Warming up changes weights, momentum, statistics and counters: put all back afterwards, in place."""
+        momentum = [state["momentum_buffer"] for state in self.optimizer.state.values() if "momentum_buffer" in state]
+        own = [self.losses, self.correct, self.feed.at, self.done]
+        tensors = [*self.net.state_dict().values(), *momentum, *own]
+        before = [tensor.clone() for tensor in tensors]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, value in zip(tensors, before, strict=True):
+                    tensor.copy_(value)
+
+
+def _per_head(logits: Tensor, target: Tensor) -> Tensor:
+    """Plain cross-entropy per head, for the record: what the objective adds to it is not in it."""
+    logs = logits.log_softmax(-1)
+    if target.is_floating_point():
+        return -(logs * target[:, None]).sum(-1).mean(0)
+    return -logs.gather(-1, target[:, None, None].expand(-1, logs.shape[1], 1)).squeeze(-1).mean(0)

@@ -1,0 +1,500 @@
+"""What TransNet promises to somebody with a model and a training loop."""
+
+import copy
+import io
+import os
+import socket
+
+import pytest
+import timm
+import torch
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+from transnet import TransNet, backbones, d4, heads_loss
+
+K = 5
+
+
+def small(**kw):
+    return backbones.create("resnet8-small", num_classes=K, in_channels=3, **kw)
+
+
+class Bare(nn.Module):
+    """A hand-written model without batch norm; its head is defined before other linear layers' uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.hidden = nn.Linear(8, 16)
+        self.out = nn.Linear(16, K)
+
+    def forward(self, x):
+        return self.out(self.hidden(self.conv(x).relu().mean((2, 3))).relu())
+
+
+def batch(n=4, side=8):
+    return torch.randn(n, 3, side, side), torch.randint(K, (n,))
+
+
+# ------------------------------------------------------------------------------------------------- shapes and names
+
+
+def test_logits_are_batch_by_heads_by_classes_in_the_order_of_the_transforms():
+    net = TransNet(Bare(), ("r0", "r2", "m1"))
+    x, _ = batch()
+    assert net.transforms == ("r0", "r2", "m1")
+    logits = net(x)
+    assert logits.shape == (4, 3, K)
+    for i, t in enumerate(net.transforms):
+        expected = net.heads[i](net.backbone(d4.apply(t, x)))
+        assert torch.allclose(logits[:, i], expected, atol=1e-6)
+
+
+def test_state_dict_keys_are_backbone_and_heads():
+    model = small()
+    net = TransNet(model, "r0,r1")
+    keys = list(net.state_dict())
+    assert [k for k in keys if k.startswith("heads.")] == [
+        "heads.0.weight", "heads.0.bias", "heads.1.weight", "heads.1.bias",
+    ]  # fmt: skip
+    body = [k.removeprefix("backbone.") for k in keys if k.startswith("backbone.")]
+    assert body == [k for k in model.state_dict() if not k.startswith("fc.")]
+
+
+def test_the_model_is_copied_not_changed():
+    model = small()
+    before = copy.deepcopy(model.state_dict())
+    net = TransNet(model)
+    x, y = batch()
+    net.loss(x, y).backward()
+    torch.optim.SGD(net.parameters(), lr=1.0).step()
+    after = model.state_dict()
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    assert isinstance(model.fc, nn.Linear)
+
+
+def test_fresh_heads_differ_and_copied_heads_are_the_models_own():
+    model = small()
+    fresh = TransNet(model, "r0,r1")
+    assert not torch.equal(fresh.heads[0].weight, fresh.heads[1].weight)
+    assert not torch.equal(fresh.heads[0].weight, model.fc.weight)
+    copied = TransNet(model, "r0,r1", init="copy")
+    assert all(torch.equal(g.weight, model.fc.weight) and g.weight is not model.fc.weight for g in copied.heads)
+
+
+def test_shared_heads_are_one_layer_under_all_transforms():
+    net = TransNet(Bare(), "r0,r1", heads="shared")
+    x, _ = batch()
+    assert [k for k in net.state_dict() if "heads" in k] == ["heads.0.weight", "heads.0.bias"]
+    logits = net(x)
+    assert torch.allclose(logits[:, 1], net.heads[0](net.backbone(d4.apply("r1", x))), atol=1e-6)
+    assert torch.equal(net.keep("r1")(x)[:, 0], TransNet.keep(net, "r1")(x)[:, 0])
+    assert torch.allclose(net.prune()(x), logits[:, 0], atol=1e-6)
+
+
+def test_a_name_may_repeat_and_pruning_takes_the_first():
+    net = TransNet(Bare(), ("r0", "r0"))
+    x, _ = batch()
+    logits = net(x)
+    assert not torch.allclose(logits[:, 0], logits[:, 1])
+    assert torch.allclose(net.prune()(x), logits[:, 0], atol=1e-6)
+    assert torch.allclose(net.keep("r0")(x)[:, 0], logits[:, 0], atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------- custom transforms
+
+
+def test_custom_transforms_stand_beside_those_of_d4():
+    net = TransNet(Bare(), ("r0", ("negative", lambda x: -x), "r1"))
+    x, y = batch()
+    assert net.transforms == ("r0", "negative", "r1")
+    assert torch.allclose(net(x)[:, 1], net.heads[1](net.backbone(-x)), atol=1e-6)
+    net.loss(x, y).backward()
+    assert net.keep("negative").transforms == ("negative",)
+    with pytest.raises(ValueError, match="custom transform"):
+        net.prune("negative", image_size=8)
+
+
+def test_a_custom_transform_keeps_channels_last():
+    net = TransNet(Bare(), (("transpose", lambda x: x.transpose(2, 3)),))
+    seen = []
+    net.backbone.conv.register_forward_pre_hook(lambda m, a: seen.append(a[0]))
+    net(batch()[0].to(memory_format=torch.channels_last))
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_custom_transform_that_changes_the_shape_is_an_error_at_the_first_batch():
+    net = TransNet(Bare(), ("r0", ("crop", lambda x: x[..., 1:])))
+    with pytest.raises(ValueError, match=r"'crop' turned a batch of shape \(4, 3, 8, 8\) into \(4, 3, 8, 7\)"):
+        net(batch()[0])
+
+
+@pytest.mark.parametrize("bad", [("r1", torch.neg), ("", torch.neg), ("a,b", torch.neg)])
+def test_custom_names_must_be_free(bad):
+    with pytest.raises(ValueError, match="cannot name a custom transform"):
+        TransNet(Bare(), ("r0", bad))
+    with pytest.raises(ValueError, match="two different functions"):
+        TransNet(Bare(), (("a", torch.neg), ("a", torch.abs)))
+
+
+# -------------------------------------------------------------------------------------------------------------- loss
+
+
+def test_loss_is_the_mean_over_heads_of_the_mean_cross_entropy():
+    net = TransNet(Bare(), "r0,r1,r2")
+    x, y = batch()
+    logits = net(x)
+    each = torch.stack([F.cross_entropy(logits[:, i], y) for i in range(3)])
+    assert torch.allclose(net.loss(x, y), each.mean())
+    assert torch.allclose(net.loss(x, y, reduction="none"), each)
+    assert torch.equal(heads_loss(logits, y), net.loss(x, y))
+
+
+def test_soft_targets_smoothing_and_integer_types():
+    logits = torch.randn(6, 2, K)
+    y = torch.randint(K, (6,))
+    one_hot = F.one_hot(y, K).float()
+    assert torch.allclose(heads_loss(logits, y), heads_loss(logits, one_hot))
+    smooth = one_hot * 0.9 + 0.1 / K
+    assert torch.allclose(heads_loss(logits, y, label_smoothing=0.1), heads_loss(logits, smooth))
+    assert torch.equal(heads_loss(logits, y), heads_loss(logits, y.to(torch.uint8)))
+    mixed = 0.3 * one_hot + 0.7 * one_hot.flip(0)
+    expected = 0.3 * heads_loss(logits, y, reduction="none") + 0.7 * heads_loss(logits, y.flip(0), reduction="none")
+    assert torch.allclose(heads_loss(logits, mixed, reduction="none"), expected)
+
+
+def test_sample_weights_are_relative_and_zero_leaves_a_sample_out():
+    logits, y = torch.randn(6, 2, K), torch.randint(K, (6,))
+    weight = torch.tensor([1.0, 1, 1, 0, 0, 0])
+    assert torch.allclose(heads_loss(logits, y, sample_weight=weight), heads_loss(logits[:3], y[:3]))
+    assert torch.allclose(heads_loss(logits, y, sample_weight=torch.full((6,), 7.0)), heads_loss(logits, y))
+
+
+# -------------------------------------------------------------------------------------------------------- prediction
+
+
+def test_predict_is_the_mean_over_heads():
+    net = TransNet(Bare(), "r0,r1,r3").eval()
+    x, _ = batch()
+    logits = net(x)
+    assert torch.allclose(net.predict(x), logits.mean(1), atol=1e-6)
+    assert torch.allclose(net.predict(x, average="probabilities"), logits.softmax(-1).mean(1), atol=1e-6)
+    assert torch.allclose(net.predict(x, heads="r1"), logits[:, 1], atol=1e-6)
+    assert torch.allclose(net.predict(x, heads=("r3", "r0")), logits[:, [2, 0]].mean(1), atol=1e-6)
+
+
+def test_flip_is_before_the_transform_never_after():
+    net = TransNet(Bare(), "r1").eval()
+    net.heads[0].double(), net.backbone.double()
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    x[..., :4, :] = 0  # so that a flip before and after r1 differ
+    before = (net(x) + net(x.flip(-1))).mean(1) / 2
+    after = (net(x)[:, 0] + net.heads[0](net.backbone(d4.apply("r1", x).flip(-1)))) / 2
+    assert torch.allclose(net.predict(x, flip=True), before)
+    assert not torch.allclose(before, after)
+
+
+def test_predict_changes_neither_mode_nor_gradients():
+    net = TransNet(small(), "r0,r1")
+    x, _ = batch()
+    assert net.predict(x).requires_grad
+    assert net.training
+    net.eval()
+    with torch.no_grad():
+        assert not net.predict(x).requires_grad
+    assert not net.training
+
+
+def test_predicting_with_one_head_costs_one_pass():
+    net = TransNet(Bare(), "r0,r1,r2")
+    sizes = []
+    net.backbone.conv.register_forward_hook(lambda m, a, o: sizes.append(a[0].shape[0]))
+    x, _ = batch()
+    net.predict(x, heads="r2")
+    net.predict(x, flip=True)
+    assert sizes == [4, 12, 12]
+
+
+# ----------------------------------------------------------------------------------------------------- keep and prune
+
+
+def test_prune_gives_back_the_models_class_keys_and_the_first_head_bit_for_bit():
+    model = torchvision.models.resnet18(num_classes=K)
+    net = TransNet(model, "r0,r1")
+    x, y = batch(side=32)
+    net.loss(x, y).backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    net.eval()
+    pruned = net.prune()
+    assert type(pruned) is type(model)
+    assert list(pruned.state_dict()) == list(model.state_dict())
+    assert torch.equal(pruned(x), net.keep("r0")(x)[:, 0])
+    assert torch.equal(pruned(x), net.keep("r0").predict(x))
+    assert torch.allclose(pruned(x), net(x)[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_keep_and_prune_share_nothing():
+    net = TransNet(small(), "r0,r1,r2")
+    kept, pruned = net.keep("r0", "r2"), net.prune()
+    ours = {p.data_ptr() for p in net.parameters()}
+    assert not ours & {p.data_ptr() for p in kept.parameters()}
+    assert not ours & {p.data_ptr() for p in pruned.parameters()}
+    assert kept.transforms == ("r0", "r2")
+    assert torch.equal(kept.heads[1].weight, net.heads[2].weight)
+
+
+def test_prune_keeps_mode_and_frozen_parameters():
+    model = small()
+    for p in model.conv1.parameters():
+        p.requires_grad_(False)
+    net = TransNet(model).eval()
+    assert not net.prune().training
+    assert not net.prune().conv1.weight.requires_grad
+    assert net.prune().fc.weight.requires_grad
+
+
+# ------------------------------------------------------------------------------------------ what models live through
+
+
+def test_channels_last_reaches_the_backbone():
+    net = TransNet(small().to(memory_format=torch.channels_last), "r0,r1,m3")
+    seen = []
+    net.backbone.conv1.register_forward_pre_hook(lambda m, a: seen.append(a[0]))
+    x, _ = batch()
+    logits = net(x.to(memory_format=torch.channels_last))
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+    assert seen[0].shape[0] == 12
+    assert logits.shape == (4, 3, K)
+
+
+def test_autocast():
+    net = TransNet(small())
+    x, y = batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = net.loss(x, y)
+    loss.backward()
+    assert net(x).dtype == torch.float32
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+def test_deepcopy_state_dict_and_dtype_moves():
+    net = TransNet(small(), "r0,r1").eval()
+    x, _ = batch()
+    expected = net(x)
+    assert torch.equal(copy.deepcopy(net)(x), expected)
+    other = TransNet(small(), "r0,r1").eval()
+    other.load_state_dict(net.state_dict(), strict=True)
+    assert torch.equal(other(x), expected)
+    stream = io.BytesIO()
+    torch.save(net.state_dict(), stream)
+    stream.seek(0)
+    other.load_state_dict(torch.load(stream, weights_only=True))
+    assert net.to(torch.float64)(x.double()).dtype == torch.float64
+
+
+def test_the_models_own_gradient_checkpointing():
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=K)
+    net = TransNet(model, "r0,r1")
+    x, y = batch(side=32)
+    net.loss(x, y).backward()
+    plain = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    net.backbone.set_grad_checkpointing(True)
+    net.loss(x, y).backward()
+    assert all(torch.allclose(a, p.grad, atol=1e-5) for a, p in zip(plain, net.parameters(), strict=True))
+
+
+def test_torch_compile_gives_the_same_loss():
+    net = TransNet(Bare(), "r0,r1")
+    x, y = batch()
+    expected = net.loss(x, y)
+    compiled = torch.compile(net, fullgraph=True)
+    assert torch.allclose(heads_loss(compiled(x), y), expected, atol=1e-5)
+
+
+def test_torch_export_holds_the_transforms():
+    net = TransNet(Bare(), "r0,r1").eval()
+    x, _ = batch()
+    exported = torch.export.export(net, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    other, _ = batch(7)
+    assert torch.allclose(exported.module()(other), net(other), atol=1e-6)
+
+
+def _ddp_rank(rank, port, state, x, y, out):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    net = TransNet(Bare(), "r0,r1")
+    net.load_state_dict(state)
+    wrapped = nn.parallel.DistributedDataParallel(net)
+    heads_loss(wrapped(x[rank::2]), y[rank::2]).backward()
+    if rank == 0:
+        torch.save([p.grad for p in net.parameters()], out)
+    torch.distributed.destroy_process_group()
+
+
+def test_ddp_averages_to_the_gradient_of_the_whole_batch(tmp_path):
+    net = TransNet(Bare(), "r0,r1")
+    x, y = batch(8)
+    net.loss(x, y).backward()
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.spawn(_ddp_rank, (port, net.state_dict(), x, y, tmp_path / "grads"), nprocs=2)
+    for ours, p in zip(torch.load(tmp_path / "grads"), net.parameters(), strict=True):
+        assert torch.allclose(ours, p.grad, atol=1e-6)
+
+
+def test_accelerate_prepares_and_gathers():
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    net = TransNet(Bare(), "r0,r1")
+    data = torch.utils.data.TensorDataset(*batch(8))
+    prepared, optimizer, loader = accelerator.prepare(
+        net, torch.optim.SGD(net.parameters(), lr=0.1), torch.utils.data.DataLoader(data, batch_size=4)
+    )
+    for x, y in loader:
+        logits = prepared(x)
+        accelerator.backward(heads_loss(logits, y))
+        optimizer.step()
+        assert accelerator.gather_for_metrics((logits, y))[0].shape == (4, 2, K)
+    assert isinstance(accelerator.unwrap_model(prepared).prune(), Bare)
+
+
+@pytest.mark.gpu
+def test_moves_to_a_gpu():
+    net = TransNet(small(), "r0,r1", bn="separate").to("cuda").to(memory_format=torch.channels_last)
+    x, y = (v.cuda() for v in batch())
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        net.loss(x.to(memory_format=torch.channels_last), y).backward()
+    assert all(p.grad.is_cuda for p in net.parameters())
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_a_model_without_a_linear_layer():
+    with pytest.raises(ValueError, match=r"SqueezeNet has no nn\.Linear"):
+        TransNet(torchvision.models.squeezenet1_1())
+
+
+def test_a_model_with_two_heads():
+    with pytest.raises(ValueError, match="several heads, head and head_dist"):
+        TransNet(timm.create_model("deit_tiny_distilled_patch16_224"))
+
+
+def test_a_timm_model_whose_classifier_was_removed():
+    with pytest.raises(ValueError, match="num_classes > 0"):
+        TransNet(timm.create_model("resnet18", num_classes=0))
+
+
+def test_a_wrong_head_path_lists_the_linear_layers():
+    with pytest.raises(ValueError, match=r"no layer 'fcc'; its last linear layers are 'fc'"):
+        TransNet(small(), head="fcc")
+    with pytest.raises(ValueError, match=r"'conv1' of Sequential is Conv2d"):
+        TransNet(small(), head="conv1")
+
+
+def test_a_head_that_is_not_last_shows_at_the_first_batch():
+    class Probabilities(Bare):
+        def forward(self, x):
+            return super().forward(x).softmax(-1)
+
+    class HeadFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(16, K)
+            self.hidden = nn.Linear(3, 16)
+
+        def forward(self, x):
+            return self.out(self.hidden(x.mean((2, 3))))
+
+    x, _ = batch()
+    with pytest.raises(ValueError, match="does not end in 'out'"):
+        TransNet(Probabilities())(x)
+    with pytest.raises(ValueError, match="does not end in 'hidden'"):
+        TransNet(HeadFirst())(x)
+    assert TransNet(HeadFirst(), head="out")(x).shape == (4, 2, K)
+
+
+def test_a_model_that_returns_more_than_scores():
+    model = torchvision.models.googlenet(num_classes=K, init_weights=False)
+    with pytest.raises(TypeError, match="GoogLeNetOutputs"):
+        TransNet(model)(torch.randn(2, 3, 64, 64))
+
+
+def test_features_that_still_have_positions():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.Linear(36, K))
+    with pytest.raises(ValueError, match=r"features of shape \(8, 4, 36\)"):
+        TransNet(model)(batch()[0])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"transforms": "r0,r7"}, "unknown 'r7'"),
+        ({"transforms": ()}, "none given"),
+        ({"heads": "one"}, "heads: unknown 'one'; known are separate shared"),
+        ({"init": "zero"}, "init: unknown 'zero'"),
+        ({"bn": "none"}, "bn: unknown 'none'"),
+    ],
+)
+def test_unknown_options(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        TransNet(Bare(), **kwargs)
+
+
+def test_wrong_types():
+    with pytest.raises(TypeError, match=r"an nn\.Module is needed, str was given"):
+        TransNet("resnet18")
+    with pytest.raises(TypeError, match="not a name"):
+        TransNet(Bare(), [1])
+
+
+def test_pruning_without_the_identity():
+    net = TransNet(Bare(), "r1,r2")
+    with pytest.raises(ValueError, match=r"no head 'r0' among r1 r2; prune\('r1', image_size=…\)"):
+        net.prune()
+    with pytest.raises(ValueError, match="image_size=… is needed"):
+        net.prune("r1")
+    with pytest.raises(ValueError, match="heads: unknown 'r0'; this network has r1 r2"):
+        net.keep("r0")
+    with pytest.raises(ValueError, match="none given"):
+        net.keep()
+
+
+def test_rectangular_images_with_quarter_turns():
+    x = torch.randn(2, 3, 8, 6)
+    with pytest.raises(ValueError, match="images of 8×6: r1 swap height and width"):
+        TransNet(Bare(), "r0,r1")(x)
+    assert TransNet(Bare(), "r0,r2,m0,m2")(x).shape == (2, 4, K)
+
+
+def test_images_that_are_no_batch_or_not_finite():
+    net = TransNet(Bare())
+    with pytest.raises(ValueError, match=r"\(B, C, H, W\) is needed"):
+        net(torch.randn(3, 8, 8))
+    x, _ = batch()
+    x[0, 0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        net(x)
+
+
+def test_targets_that_do_not_fit():
+    logits = torch.randn(4, 2, K)
+    with pytest.raises(ValueError, match="labels 0…5 with 5 classes; 0…4 are valid"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 5]))
+    with pytest.raises(ValueError, match="labels -1…3"):
+        heads_loss(logits, torch.tensor([-1, 1, 2, 3]))
+    with pytest.raises(ValueError, match=r"shape \(3,\); class indices \(4,\) or probabilities \(4, 5\)"):
+        heads_loss(logits, torch.tensor([0, 1, 2]))
+    with pytest.raises(TypeError, match="must be integers"):
+        heads_loss(logits, torch.rand(4))
+    with pytest.raises(TypeError, match="must be floating point"):
+        heads_loss(logits, torch.ones(4, K, dtype=torch.long))
+    with pytest.raises(ValueError, match="logits: shape"):
+        heads_loss(logits[:, 0], torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(ValueError, match="one per image"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 3]), sample_weight=torch.ones(2))

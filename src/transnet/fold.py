@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4
-from transnet.fold_layers import Folded, FoldedCalls, FoldedLayer, replace_class, restore_class
+from transnet.fold_layers import Folded, FoldedCalls, FoldedLayer, FoldedUncompiledCalls, replace_class, restore_class
 from transnet.fold_trace import Trace, Visit, describe, find_culprit, same, trace
 from transnet.fold_windows import REVERSED, Call, Pair, Rewrite, rewrite
 
@@ -107,8 +107,14 @@ def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layer
                     f"fold: {t} cannot be folded exactly into {describe(plain, visit.name)}: two calls of "
                     f"{key[0]} look the same but would have to change differently; make them layers"
                 )
-    changed = {name: entry for name, entry in layers.items() if any(entry[1].values())}
-    return tuple(kernels), changed
+    return tuple(kernels), {
+        name: (_mixin(*entry), entry[1]) for name, entry in layers.items() if any(entry[1].values())
+    }
+
+
+def _mixin(mixin: type[Folded], rewrites: dict[Any, Rewrite | None]) -> type[Folded]:
+    pads = any(key[0] == "pad" for key, change in rewrites.items() if change is not None)
+    return FoldedUncompiledCalls if pads else mixin
 
 
 def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -> list[str]:
@@ -138,9 +144,7 @@ def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded],
         *before, (call, out) = visit.calls
         outer = before[0][0] if before else None
         return FoldedLayer, {_turned(visit.size, t): rewrite(call, out, t, outer)}
-    changes = {
-        replace(call, size=_turned(call.size, t)).key: rewrite(call, out, t) for call, out in visit.calls
-    }
+    changes = {replace(c, size=_turned(c.size, t)).key: rewrite(c, out, t) for c, out in visit.calls}
     return FoldedCalls, {**changes}
 
 
@@ -191,9 +195,8 @@ def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace, Any]:
     device = next((p.device for p in plain.parameters()), torch.device("cpu"))
     first = next((m.in_channels for m in plain.modules() if isinstance(m, nn.Conv2d)), 3)
     failed = None
-    for channels in dict.fromkeys(
-        (first, 3)
-    ):  # what comes before the first convolution may change their number
+    # Something before the first convolution may change the number of channels, as space-to-depth does.
+    for channels in dict.fromkeys((first, 3)):
         x = torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         try:
             with torch.no_grad():
@@ -201,9 +204,7 @@ def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace, Any]:
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             failed = failed or error
     message = str(failed) or type(failed).__name__
-    raise ValueError(
-        f"fold: the network does not run on {first}×{_times(size)} images: {message}"
-    ) from failed
+    raise ValueError(f"fold: the network does not run on {first}×{_times(size)} images: {message}") from failed
 
 
 def _check_size(model: nn.Module, args: tuple[Any, ...]) -> None:
@@ -221,13 +222,7 @@ def _check_size(model: nn.Module, args: tuple[Any, ...]) -> None:
 def _tensors(output: Any) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output]
-    values = (
-        output.values()
-        if isinstance(output, Mapping)
-        else output
-        if isinstance(output, (tuple, list))
-        else ()
-    )
+    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
     return [tensor for value in values for tensor in _tensors(value)]
 
 
@@ -243,9 +238,7 @@ def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
     if height < 1 or width < 1:
         raise ValueError(f"fold: image_size {image_size}; give the side of square images, or (height, width)")
     if height != width and d4.swaps_sides(t):
-        raise ValueError(
-            f"fold: image_size {height}×{width}: {t} exchanges the sides and needs square images"
-        )
+        raise ValueError(f"fold: image_size {height}×{width}: {t} exchanges the sides and needs square images")
     return height, width
 
 

@@ -20,6 +20,8 @@ from transnet.fold_windows import Pads, Pair, Rewrite, read_call
 def run(func: Any, x: Tensor, change: Rewrite, **tensors: Tensor | None) -> Tensor:
     """Carry out a rewritten call."""
     y: Tensor = func(_reframe(x, change.pads, change.mode, change.value), **tensors, **change.options)
+    if change.trim is not None:
+        y = y[..., : change.trim[0], : change.trim[1]]
     if change.counted is None:
         return y
     ones = F.pad(x.new_ones(1, 1, *x.shape[-2:]), change.counted, value=1.0)
@@ -88,12 +90,20 @@ class FoldedLayer(Folded):
 class FoldedCalls(Folded):
     """A module whose own code calls convolutions, pooling or padding as functions: those calls are moved."""
 
-    rewrites: dict[tuple[Any, ...], Rewrite]
+    rewrites: dict[tuple[Any, ...], Rewrite | None]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The plain module's code, with its calls replaced while it runs."""
-        with _ReplaceCalls(self.rewrites):
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        met: set[tuple[Any, ...]] = set()
+        with _ReplaceCalls(self.rewrites, met):
+            output = super().forward(*args, **kwargs)  # type: ignore[misc]
+        if len(met) < sum(change is not None for change in self.rewrites.values()):
+            raise RuntimeError(f"{type(self).__name__} did not make the calls it was folded for; run it uncompiled")
+        return output
+
+
+class FoldedUncompiledCalls(FoldedCalls):
+    """The same where padding is among the calls: torch.compile would not let a mode see that, so it is left out."""
 
 
 def replace_class(
@@ -113,9 +123,10 @@ def restore_class(module: Folded) -> None:
 
 
 class _ReplaceCalls(TorchFunctionMode):
-    def __init__(self, rewrites: dict[tuple[Any, ...], Rewrite]) -> None:
+    def __init__(self, rewrites: dict[tuple[Any, ...], Rewrite | None], met: set[tuple[Any, ...]]) -> None:
         super().__init__()
         self.rewrites = rewrites
+        self.met = met
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = read_call(func, args, kwargs or {})
@@ -123,6 +134,7 @@ class _ReplaceCalls(TorchFunctionMode):
             x, call = found
             change = self.rewrites.get(call.key)
             if change is not None:
+                self.met.add(call.key)
                 return run(func, x, change, **call.tensors)
         return func(*args, **(kwargs or {}))
 
@@ -130,6 +142,8 @@ class _ReplaceCalls(TorchFunctionMode):
 @cache
 def _subclass(mixin: type[Folded], plain: type[nn.Module]) -> type[nn.Module]:
     names = {"plain_class": plain, "mixin": mixin, "__module__": __name__, "__doc__": plain.__doc__}
+    if mixin is FoldedUncompiledCalls:
+        names["forward"] = torch.compiler.disable(mixin.forward)
     return type(f"Folded{plain.__name__}", (mixin, plain), names)
 
 

@@ -105,7 +105,7 @@ class Rewrite:
 
     ``frame`` says where the windows start and end, however that is carried out. ``counted`` is for averages
     that no option of torch describes: the sum under each window is divided by its number of real pixels, a
-    border of this width included.
+    border of this width included. ``trim`` is the output's size where there are windows too many at its end.
     """
 
     frame: Pads
@@ -114,10 +114,11 @@ class Rewrite:
     mode: str = "constant"
     value: float = 0.0
     counted: Pads | None = None
+    trim: Pair | None = None
 
 
 def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Call] | None:
-    """The input and the call's description; None for a function without a geometry or input that is no map."""
+    """The input and the call; None for a function without a geometry and for input that is no map."""
     kind = getattr(func, "__name__", "")
     if kind not in _SIGNATURES:
         return None
@@ -127,6 +128,8 @@ def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
         return None
     options = {**_SIGNATURES[kind], **given}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    if options.get("stride") == ():  # what torch's own code passes on for None
+        options["stride"] = None
     tensors: dict[str, Tensor | None] = {name: options.pop(name) for name in (*options,) if name in _TENSORS}
     height, width = x.shape[-2:]
     return x, Call(kind, (height, width), options, tensors)
@@ -188,8 +191,8 @@ def _rewrite_conv(call: Call, out: Pair, t: str, outer: Call | None) -> Rewrite 
 def _rewrite_max(call: Call, moved: list[Axis]) -> Rewrite:
     fit = _fit_pool(moved, call.options["ceil_mode"])
     if fit is not None:
-        padding, crop, ceil = fit
-        return Rewrite(_frame(moved), _options(call, moved, padding, ceil_mode=ceil), _flat(crop))
+        padding, crop, ceil, trim = fit
+        return Rewrite(_frame(moved), _options(call, moved, padding, ceil_mode=ceil), _flat(crop), trim=trim)
     options = _options(call, moved, [0, 0], ceil_mode=False)
     return Rewrite(_frame(moved), options, _flat([(a.start, a.fitted) for a in moved]), value=float("-inf"))
 
@@ -219,23 +222,25 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
     frame = _frame([replace(a, start=a.start + b[0], end=a.end + b[1]) for a, b in zip(moved, border)])
     fit = _fit_pool(moved, given["ceil_mode"])
     if fit is not None:
-        padding, crop, ceil = fit
+        padding, crop, ceil, trim = fit
         options = _options(call, moved, padding, ceil_mode=ceil, count_include_pad=False)
-        return Rewrite(frame, options, _flat([(b[0] + c[0], b[1] + c[1]) for b, c in zip(border, crop)]))
+        pads = [(b[0] + c[0], b[1] + c[1]) for b, c in zip(border, crop)]
+        return Rewrite(frame, options, _flat(pads), trim=trim)
     options = _options(call, moved, [0, 0], ceil_mode=False, divisor_override=1)
     pads = [(a.start + b[0], a.fitted + b[1]) for a, b in zip(moved, border)]
     return Rewrite(frame, options, _flat(pads), counted=_flat(border))
 
 
-def _fit_pool(moved: list[Axis], ceil_mode: bool) -> tuple[list[int], list[Pair], bool] | None:
-    """Padding, crops and ceil mode, copying nothing, for a pooling that ignores its padding."""
+def _fit_pool(moved: list[Axis], ceil_mode: bool) -> tuple[list[int], list[Pair], bool, Pair | None] | None:
+    """Padding, crops, ceil mode and trim for a pooling that ignores its padding: the input is not copied."""
     crop = [max(-axis.start, 0) for axis in moved]
     padding = [max(axis.start, 0) for axis in moved]
     if any(p > axis.kernel // 2 for p, axis in zip(padding, moved)):
         return None  # torch refuses more
-    for ceil in (ceil_mode, not ceil_mode):
-        if all(axis.windows(p, c, ceil) == axis.out for axis, p, c in zip(moved, padding, crop)):
-            return padding, [(-c, 0) for c in crop], ceil
+    for ceil, exact in ((ceil_mode, True), (not ceil_mode, True), (True, False)):
+        extra = [axis.windows(p, c, ceil) - axis.out for axis, p, c in zip(moved, padding, crop)]
+        if not any(extra) if exact else min(extra) >= 0:
+            return padding, [(-c, 0) for c in crop], ceil, None if exact else (moved[0].out, moved[1].out)
     return None
 
 

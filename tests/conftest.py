@@ -1,17 +1,9 @@
-"""Shared by all tests: one thread's worth of determinism, and the GPU marker."""
-
 import pytest
-import torch
-
-
-def pytest_collection_modifyitems(items):
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
+def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's own data and cache."""
+    monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("TRANSNET_DATA", str(tmp_path_factory.mktemp("data")))
+    monkeypatch.delenv("TRANSNET_IMAGENET", raising=False)

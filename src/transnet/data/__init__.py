@@ -9,6 +9,5 @@ from transnet.data.dataset import Augmentation, DataSet
 from transnet.data.errors import DataError
 from transnet.data.sources import open_data
 from transnet.data.split import Split
-from transnet.data.stream import stream
 
-__all__ = ["Augmentation", "DataError", "DataSet", "Split", "open_data", "stream"]
+__all__ = ["Augmentation", "DataError", "DataSet", "Split", "open_data"]

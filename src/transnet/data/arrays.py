@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from transnet.data.decode import Pixels
 from transnet.data.errors import DataError
-from transnet.data.source import Rows, Source, settle_parts
+from transnet.data.parts import Rows, Source, settle_parts
 from transnet.data.stores import ArrayStore
 
 _PARTS = ("train", "val", "test")
@@ -56,13 +56,9 @@ def read_npz(path: Path) -> Source:
     start = 0
     for part, (x, y) in parts.items():
         if images[part].shape[1:] != shape:
-            raise DataError(
-                f"{path}: {x} has images of {images[part].shape[1:]}, the training set of {shape}"
-            )
+            raise DataError(f"{path}: {x} has images of {images[part].shape[1:]}, the training set of {shape}")
         if len(images[part]) != len(labels[part]):
-            raise DataError(
-                f"{path}: {len(images[part])} images in {x}, but {len(labels[part])} labels in {y}"
-            )
+            raise DataError(f"{path}: {len(images[part])} images in {x}, but {len(labels[part])} labels in {y}")
         rows[part] = np.arange(start, start + len(labels[part]))
         start += len(labels[part])
     every = np.concatenate(list(labels.values()))
@@ -73,9 +69,10 @@ def read_npz(path: Path) -> Source:
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
+        with file:
             return {name: file[name] for name in file.files}
     except DataError:
         raise
@@ -83,14 +80,8 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{path}: not a whole .npz ({error}); save it with numpy.savez") from error
     except Exception as error:  # zlib and the header's parser have errors of their own
         pickled = "pickle" in str(error)
-        why = (
-            "holds pickled objects, which may run code and are not read"
-            if pickled
-            else f"is damaged ({error})"
-        )
-        raise DataError(
-            f"{path}: {why}; save plain arrays of numbers and strings with numpy.savez"
-        ) from error
+        why = "holds pickled objects, which may run code and are not read" if pickled else f"is damaged ({error})"
+        raise DataError(f"{path}: {why}; save plain arrays of numbers and strings with numpy.savez") from error
 
 
 def _part(path: Path, arrays: dict[str, npt.NDArray[Any]], part: str) -> tuple[str, str] | None:
@@ -98,9 +89,7 @@ def _part(path: Path, arrays: dict[str, npt.NDArray[Any]], part: str) -> tuple[s
         if x in arrays and y in arrays:
             return x, y
         if x in arrays or y in arrays:
-            raise DataError(
-                f"{path}: there is {x if x in arrays else y}, but no {y if x in arrays else x}; {_LAYOUT}"
-            )
+            raise DataError(f"{path}: there is {x if x in arrays else y}, but no {y if x in arrays else x}; {_LAYOUT}")
     return None
 
 
@@ -108,26 +97,18 @@ def _images(where: str, values: npt.NDArray[Any]) -> Pixels:
     images = values[..., None] if values.ndim == 3 else values
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
         hint = (
-            "; transpose(0, 2, 3, 1) puts the channels last"
-            if values.ndim == 4 and values.shape[1] in (1, 3)
-            else ""
+            "; transpose(0, 2, 3, 1) puts the channels last" if values.ndim == 4 and values.shape[1] in (1, 3) else ""
         )
-        raise DataError(
-            f"{where} has shape {values.shape}; images are (N, H, W), (N, H, W, 1) or (N, H, W, 3){hint}"
-        )
+        raise DataError(f"{where} has shape {values.shape}; images are (N, H, W), (N, H, W, 1) or (N, H, W, 3){hint}")
     if images.dtype == np.uint8:
         return np.ascontiguousarray(images)
     if images.dtype.kind not in "uif":
         raise DataError(f"{where} has type {images.dtype}; pixels are numbers, best uint8")
     low, high = images.min(), images.max()
     if not (low >= 0 and high <= 255):  # also where one is not a number
-        raise DataError(
-            f"{where} has values from {low} to {high}; pixels lie in 0…255: scale them and save uint8"
-        )
+        raise DataError(f"{where} has values from {low} to {high}; pixels lie in 0…255: scale them and save uint8")
     if images.dtype.kind == "f" and high <= 1:
-        raise DataError(
-            f"{where} has values in 0…1; pixels lie in 0…255: multiply by 255, round and save uint8"
-        )
+        raise DataError(f"{where} has values in 0…1; pixels lie in 0…255: multiply by 255, round and save uint8")
     return np.rint(images).astype(np.uint8)
 
 
@@ -150,7 +131,6 @@ def _classes(path: Path, arrays: dict[str, npt.NDArray[Any]], labels: Rows) -> t
     if labels.min() < 0 or labels.max() >= len(classes):
         bad = labels[(labels < 0) | (labels >= len(classes))][0]
         raise DataError(
-            f"{path}: label {bad} is out of range; {len(classes)} classes have the labels"
-            f" 0…{len(classes) - 1}"
+            f"{path}: label {bad} is out of range; {len(classes)} classes have the labels 0…{len(classes) - 1}"
         )
     return classes

@@ -41,9 +41,7 @@ class Plan:
     mix: Tensor
 
 
-def plan(
-    n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: float = 0.0, cutmix: float = 0.0
-) -> Plan:
+def plan(n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: float = 0.0, cutmix: float = 0.0) -> Plan:
     """Draw an epoch of ``n`` images in ``batches`` batches.
 
     Args:

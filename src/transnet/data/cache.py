@@ -106,7 +106,7 @@ def _load(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | N
             digest = file.read()
         if array.shape == shape and array.dtype == dtype and _digest(array) == digest:
             return array
-    except (OSError, ValueError, EOFError):
+    except Exception:  # numpy evaluates the header: a damaged one raises nearly anything
         pass
     _log.warning("the cache entry %s is damaged and is made again", path)
     return None

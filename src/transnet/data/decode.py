@@ -55,13 +55,10 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise DataError(
-            f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, which is how a decompression bomb looks; scale it"
-            " down"
+            f"more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; scale it down"
         ) from error
     except UnidentifiedImageError as error:
-        raise DataError(
-            "not an image in any format that Pillow reads, or its beginning is damaged"
-        ) from error
+        raise DataError("not an image in any format that Pillow reads, or its beginning is damaged") from error
     except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
         raise DataError(f"damaged or truncated ({type(error).__name__}: {error})") from error
 
@@ -92,9 +89,7 @@ def resize_shorter(pixels: Pixels, size: int) -> Pixels:
     if min(pixels.shape[:2]) == size:
         return pixels
     chw = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
-    resized = functional.resize(
-        chw, [size], interpolation=functional.InterpolationMode.BILINEAR, antialias=True
-    )
+    resized = functional.resize(chw, [size], interpolation=functional.InterpolationMode.BILINEAR, antialias=True)
     return np.ascontiguousarray(resized.permute(1, 2, 0).numpy())
 
 

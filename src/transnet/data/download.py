@@ -8,6 +8,7 @@ import os
 import shutil
 import tarfile
 import uuid
+import zlib
 from pathlib import Path
 
 from transnet.data.errors import DataError
@@ -38,15 +39,14 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
 
     path = folder / url.rsplit("/", 1)[-1]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{path.name}.lock"):
-            if not path.exists():
-                _download(url, md5, path, progress=progress)
-                return path
+        if not path.exists():  # the folder of one that is there may be read-only
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / f".{path.name}.lock"):
+                if not path.exists():
+                    _download(url, md5, path, progress=progress)
+                    return path
     except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be written ({error}); set TRANSNET_DATA to a folder that can"
-        ) from error
+        raise DataError(f"{folder}: cannot be written ({error}); set TRANSNET_DATA to a folder that can") from error
     _verify(path, md5, f"delete it to download it again from {url}")
     return path
 
@@ -73,7 +73,7 @@ def extract(archive: Path, inside: str, folder: Path) -> Path:
         except OSError:
             if not target.is_dir():  # otherwise another process was faster, with the same contents
                 raise
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from transnet.data.errors import DataError
-from transnet.data.source import PART_NAMES, Source, settle_parts
+from transnet.data.parts import PART_NAMES, Source, settle_parts
 from transnet.data.stores import FileStore
 
 IMAGE_FILES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm"),
 )
-_LAYOUT = (
-    "expected is one folder for each class with images in it, or train/ and val/ or test/ with such folders"
-)
+_LAYOUT = "expected is one folder for each class with images in it, or train/ and val/ or test/ with such folders"
 
 
 def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
@@ -27,13 +25,15 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
 
     Args:
         root: the folder.
-        only: take these classes alone, in this order; None takes all, by name.
+        only: take these classes alone, in this order, from train/ and val/ alone; None takes all, by name.
 
     Raises:
         DataError: for no images, an empty class, fewer than two classes, or classes that differ between the
             parts.
     """
     folders = _subfolders(root)
+    if only is not None:  # such as ImageNet, whose test/ has no labels
+        folders = [name for name in folders if PART_NAMES.get(name.lower()) in ("train", "val")]
     parts = {PART_NAMES[name.lower()]: name for name in folders if name.lower() in PART_NAMES}
     if "train" not in parts:
         parts = {"train": "."}
@@ -85,8 +85,7 @@ def _same_classes(
         )
     if exact and (extra := sorted(set(found) - set(classes))):
         raise DataError(
-            f"{where}: class {extra[0]!r} is not in the training set; the classes of all parts must be the"
-            " same"
+            f"{where}: class {extra[0]!r} is not in the training set; the classes of all parts must be the same"
         )
 
 
@@ -100,14 +99,12 @@ def _subfolders(root: Path) -> list[str]:
 
 def _images(root: Path, folder: Path) -> list[str]:
     found = []
-    visited = set()
+    # A folder is entered once, and those above the class never: a link back ends there.
+    visited = {str(above) for above in Path(os.path.realpath(root / folder)).parents}
     for here, folders, files in os.walk(root / folder, followlinks=True):
-        # A folder is entered once, so a link to one of its parents ends there.
         visited.add(os.path.realpath(here))
         folders[:] = sorted(
-            name
-            for name in folders
-            if _wanted(name) and os.path.realpath(os.path.join(here, name)) not in visited
+            name for name in folders if _wanted(name) and os.path.realpath(os.path.join(here, name)) not in visited
         )
         found += [
             os.path.relpath(os.path.join(here, name), root)

@@ -27,7 +27,7 @@ from transnet.data.arrays import read_digits
 from transnet.data.download import data_folder, extract, fetch
 from transnet.data.errors import DataError
 from transnet.data.folder import read_folder
-from transnet.data.source import Source
+from transnet.data.parts import Source
 from transnet.data.stores import ArrayStore
 
 
@@ -113,9 +113,7 @@ def _cifar(kind: Any, *, progress: bool) -> Source:
         train, test = kind(folder, train=True), kind(folder, train=False)
     except RuntimeError as error:
         where = folder / kind.base_folder
-        raise DataError(
-            f"{where}: its files are not the published ones; delete it to unpack it again"
-        ) from error
+        raise DataError(f"{where}: its files are not the published ones; delete it to unpack it again") from error
     images = np.concatenate([train.data, test.data])
     labels = np.array([*train.targets, *test.targets], np.int64)
     n = len(train.data)

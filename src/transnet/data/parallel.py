@@ -1,5 +1,6 @@
 """One function over many rows, on worker processes, with a progress bar."""
 
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,9 +41,11 @@ def for_rows(work: Callable[[int, int], str | None], n: int, *, title: str, prog
 
 
 def workers_for(n: int) -> int:
-    """How many worker processes to use for ``n`` images: the cores this process may use, or none for a few."""
+    """How many worker processes to use for ``n`` images: one for each usable core, none for few images."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 0 if n < _ALONE or cores == 1 else min(cores, n // CHUNK)
+    # A worker of somebody else's pool may not have workers of its own.
+    alone = n < _ALONE or cores == 1 or multiprocessing.current_process().daemon
+    return 0 if alone else min(cores, n // CHUNK)
 
 
 @contextmanager
@@ -61,9 +64,7 @@ def bar(title: str, total: int, *, shown: bool, unit: str = "images") -> Iterato
     console = Console(stderr=True)
     counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), counter, TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
-    ) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
         task = progress.add_task(title, total=total or None)
         yield lambda steps: progress.advance(task, steps)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from transnet.data.cache import cache_folder, cached
 from transnet.data.errors import DataError
-from transnet.data.source import PART_NAMES, Rows, Source, settle_parts
+from transnet.data.parts import PART_NAMES, Rows, Source, settle_parts
 from transnet.data.stores import PackedStore
 
 _IMAGE_NAMES = ("image", "img")
@@ -18,7 +18,7 @@ _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
 
 
 def find_shards(root: Path) -> list[Path]:
-    """The ``.parquet`` files of a folder, or of the ``data/`` in it; none where it is another kind of folder."""
+    """The ``.parquet`` files of a folder, or of the ``data/`` in it; none in another kind of folder."""
     for folder in (root, root / "data"):
         if shards := sorted(path for path in folder.glob("*.parquet") if not path.name.startswith(".")):
             return shards
@@ -63,9 +63,7 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
     rows: dict[str, Rows] = {}
     start = 0
     for path, length in zip(shards, lengths):
-        rows[parts[path]] = np.append(
-            rows.get(parts[path], np.empty(0, np.int64)), np.arange(start, start + length)
-        )
+        rows[parts[path]] = np.append(rows.get(parts[path], np.empty(0, np.int64)), np.arange(start, start + length))
         start += length
     every, classes = _names(root, label, labels, features)
     if "test" in rows and (every[rows["test"]] == -1).all():
@@ -73,17 +71,13 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
     used = every[np.concatenate(list(rows.values()))]
     if used.min() < 0 or used.max() >= len(classes):
         bad = used[(used < 0) | (used >= len(classes))][0]
-        raise DataError(
-            f"{root}: label {bad} in column {label!r} is out of range; there are {len(classes)} classes"
-        )
+        raise DataError(f"{root}: label {bad} in column {label!r} is out of range; there are {len(classes)} classes")
     return Source(store, every, classes, settle_parts(rows))
 
 
 def _unpack(root: Path, shards: list[Path], files: list[Any], image: str) -> PackedStore:
     """Copy the encoded images, and where each of them ends, into the cache."""
-    stats = [
-        (path.name, (stat := path.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path in shards
-    ]
+    stats = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path in shards]
     key = hashlib.sha256(f"packed {image} {root.resolve()} {stats}".encode()).hexdigest()
     rows = sum(file.metadata.num_rows for file in files)
     if not rows:
@@ -95,9 +89,7 @@ def _unpack(root: Path, shards: list[Path], files: list[Any], image: str) -> Pac
 
     ends = cached(f"{key}-ends", (rows,), np.int64, fill_ends)
     if ends[-1] == 0:
-        raise DataError(
-            f"{root}: column {image!r} holds no bytes, only paths; write the images into the shards"
-        )
+        raise DataError(f"{root}: column {image!r} holds no bytes, only paths; write the images into the shards")
 
     def fill(path: Path) -> None:
         out = np.load(path, mmap_mode="r+")
@@ -170,9 +162,7 @@ def _label_column(root: Path, schema: Any, features: dict[str, Any], given: str 
     if given is not None:
         if given in schema.names:
             return given
-        raise DataError(
-            f"{root}: no column {given!r} for the labels; the columns are {' '.join(schema.names)}"
-        )
+        raise DataError(f"{root}: no column {given!r} for the labels; the columns are {' '.join(schema.names)}")
     labels = [name for name in schema.names if features.get(name, {}).get("_type") == "ClassLabel"]
     if len(labels) == 1:
         return labels[0]
@@ -184,17 +174,14 @@ def _label_column(root: Path, schema: Any, features: dict[str, Any], given: str 
     )
 
 
-def _names(
-    root: Path, label: str, values: list[Any], features: dict[str, Any]
-) -> tuple[Rows, tuple[str, ...]]:
+def _names(root: Path, label: str, values: list[Any], features: dict[str, Any]) -> tuple[Rows, tuple[str, ...]]:
     if all(isinstance(value, str) for value in values):
         classes = tuple(sorted(set(values)))
         number = {name: i for i, name in enumerate(classes)}
         return np.array([number[value] for value in values], np.int64), classes
     if not all(isinstance(value, int) for value in values):
         raise DataError(
-            f"{root}: column {label!r} holds {type(values[0]).__name__}; labels are numbers or strings, none"
-            " missing"
+            f"{root}: column {label!r} holds {type(values[0]).__name__}; labels are numbers or strings, none missing"
         )
     labels = np.array(values, np.int64)
     names = features.get(label, {}).get("names")

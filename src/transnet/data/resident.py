@@ -15,9 +15,7 @@ from transnet.data.stores import ArrayStore, EncodedStore, Store
 Rows = npt.NDArray[np.int64]
 
 
-def resident_array(
-    store: Store, rows: Rows, hashes: Pixels, *, channels: int, size: int, progress: bool
-) -> Pixels:
+def resident_array(store: Store, rows: Rows, hashes: Pixels, *, channels: int, size: int, progress: bool) -> Pixels:
     """These rows as uint8 (N, size, size, channels); :meth:`Split.resident` is the way to call it.
 
     What already is an array in memory is not kept in the cache, unless it has to be resized.
@@ -37,9 +35,7 @@ def resident_array(
 class _Decode:
     """Travels to the workers, each of which writes its rows into the file."""
 
-    def __init__(
-        self, store: Store, rows: Rows, hashes: Pixels, *, channels: int, size: int, path: Path
-    ) -> None:
+    def __init__(self, store: Store, rows: Rows, hashes: Pixels, *, channels: int, size: int, path: Path) -> None:
         self.store, self.rows, self.hashes = store, rows, hashes
         self.channels, self.size, self.path = channels, size, path
 

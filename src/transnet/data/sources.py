@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from transnet.data.errors import DataError
 from transnet.data.folder import read_folder
 from transnet.data.named import NAMED, Look, read_named
 from transnet.data.parquet import find_shards, read_parquet
-from transnet.data.source import Rows, Source
+from transnet.data.parts import Rows, Source
 from transnet.data.split import Split, cut
 from transnet.data.survey import Survey, statistics, survey
 
@@ -101,9 +102,7 @@ def open_data(
 
 def _check_options(image_size: int | None, val_fraction: float, on_bad_image: str) -> None:
     if image_size is not None and image_size < 1:
-        raise DataError(
-            f"image_size: {image_size} is no size; give the side of the square in pixels, such as 32"
-        )
+        raise DataError(f"image_size: {image_size} is no size; give the side of the square in pixels, such as 32")
     if not 0 <= val_fraction < 1:
         raise DataError(f"val_fraction: {val_fraction} is not in [0, 1); 0.1 keeps a tenth for validation")
     if on_bad_image not in ("stop", "skip"):
@@ -111,6 +110,8 @@ def _check_options(image_size: int | None, val_fraction: float, on_bad_image: st
 
 
 def _find(data: str, label_column: str | None, *, progress: bool) -> tuple[str, Source, Look | None]:
+    if not data:
+        raise DataError(f"data: none given; it is a name ({' '.join(NAMED)}), a folder or an .npz")
     path = Path(data).expanduser()
     look = NAMED.get(data)
     name = data if look else path.resolve().name
@@ -137,23 +138,20 @@ def _find(data: str, label_column: str | None, *, progress: bool) -> tuple[str, 
 
 def _only_parquet(data: str, label_column: str | None) -> None:
     if label_column is not None:
-        raise DataError(
-            f"label_column: {data} has no columns; only folders of parquet shards do. Leave it out"
-        )
+        raise DataError(f"label_column: {data} has no columns; only folders of parquet shards do. Leave it out")
 
 
 def _not_found(data: str, path: Path) -> str:
-    siblings = (
-        [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    )
+    try:
+        siblings = [str(path.parent / name) for name in os.listdir(path.parent)]
+    except OSError:
+        siblings = []
     close = difflib.get_close_matches(data.lower(), [*NAMED, *siblings], n=1, cutoff=0.6)
     hint = f" Did you mean {close[0]}?" if close else ""
     return f"{data}: no such name, folder or file; known names are {' '.join(NAMED)}.{hint}"
 
 
-def _without_bad(
-    name: str, source: Source, seen: Survey, on_bad_image: str
-) -> tuple[Source, tuple[str, ...]]:
+def _without_bad(name: str, source: Source, seen: Survey, on_bad_image: str) -> tuple[Source, tuple[str, ...]]:
     used = np.concatenate(list(source.parts.values()))
     bad = used[seen["bad"][used]]
     if not len(bad):

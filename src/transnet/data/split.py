@@ -67,9 +67,7 @@ class Split:
                 written.
         """
         return torch.from_numpy(
-            resident_array(
-                self._store, self._rows, self._hashes, channels=self.channels, size=size, progress=progress
-            )
+            resident_array(self._store, self._rows, self._hashes, channels=self.channels, size=size, progress=progress)
         )
 
 
@@ -88,9 +86,7 @@ def cut(labels: Rows, hashes: Pixels, fraction: float, seed: int | str) -> npt.N
     Returns:
         True for the marked rows. A class with one image has none.
     """
-    lot = np.array(
-        [hashlib.sha256(f"{seed} ".encode() + sha.tobytes()).digest() for sha in hashes], dtype="S32"
-    )
+    lot = np.array([hashlib.sha256(f"{seed} ".encode() + sha.tobytes()).digest() for sha in hashes], dtype="S32")
     marked = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)

@@ -23,11 +23,9 @@ def stream(
     workers: int,
     pin: bool,
 ) -> Iterator[Tensor]:
-    """Decode batches on worker processes, some ahead of their use; take it where ``Split.resident`` is too
-    large.
+    """Decode batches on worker processes ahead of their use, where ``Split.resident`` is too large.
 
-    The same arguments give the same pixels whatever the number of workers: all that is random comes in as
-    ``crops``.
+    The same arguments give the same pixels whatever the number of workers: chance comes in as ``crops``.
 
     Args:
         split: the images.
@@ -48,13 +46,9 @@ def stream(
     """
     lengths = [len(batch) for batch in batches]
     if image_size > stored_size:
-        raise DataError(
-            f"image_size {image_size} is larger than stored_size {stored_size}; it must fit into it"
-        )
+        raise DataError(f"image_size {image_size} is larger than stored_size {stored_size}; it must fit into it")
     if crops is not None and tuple(crops.shape) != (sum(lengths), 2):
-        raise DataError(
-            f"crops has shape {tuple(crops.shape)}; {sum(lengths)} images need ({sum(lengths)}, 2)"
-        )
+        raise DataError(f"crops has shape {tuple(crops.shape)}; {sum(lengths)} images need ({sum(lengths)}, 2)")
     return _stream(_Batches(split, batches, stored_size, image_size, crops), workers, pin)
 
 

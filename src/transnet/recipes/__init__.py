@@ -5,17 +5,18 @@ Base and TransNet always take the same recipe.
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 NAMES = ("fast", "paper")
 
 
 def settings(recipe: str, data: str) -> dict[str, Any]:
-    """What a recipe sets for a data set, beside the defaults."""
+    """What a recipe sets for a data set (a name, or a path that ends in one), beside the defaults."""
     if recipe not in NAMES:
         raise ValueError(f"--recipe: unknown {recipe!r}; known are {' '.join(NAMES)}")
     module = import_module(f"transnet.recipes.{recipe}")
-    return {"recipe": recipe, **module.SETTINGS, **module.PER_DATA.get(data, {})}
+    return {"recipe": recipe, **module.SETTINGS, **module.PER_DATA.get(Path(data).stem, {})}
 
 
 def default_model(data: str, *, image_size: int, channels: int) -> str:

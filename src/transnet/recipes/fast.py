@@ -1,6 +1,6 @@
 """One-cycle training: most of the paper's accuracy in a fraction of its time.
 
-    transnet train cifar100 --transforms r0,r1 --recipe fast --out runs/t2
+transnet train cifar100 --transforms r0,r1 --recipe fast --out runs/t2
 """
 
 from typing import Any

@@ -20,8 +20,6 @@ from transnet.model import TransNet
 from transnet.train.distributed import World
 from transnet.train.objective import Objective
 
-LossFunction = Callable[[int], tuple[Tensor, Tensor, Tensor]]
-
 
 class Feed:
     """The training images as the step sees them: on the device whole, or a batch at a time from a stream.
@@ -47,11 +45,14 @@ class Feed:
         self.flip = torch.zeros(n, dtype=torch.bool, device=device)
         self.mix = torch.zeros(self.steps, 6, device=device)
         self.mixes = False
-        self.at = torch.zeros((), dtype=torch.int64, device=device)  # step within the epoch
+        # Step within the epoch. One element, not none: indexing with a scalar tensor would read it on the host.
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
         self.pixels: Tensor | None = None
         if images is None:
-            channels = len(view.scale)
-            self.pixels = torch.zeros(batch, view.size, view.size, channels, dtype=torch.uint8, device=device)
+            # Streamed images arrive cropped, unless the crop needs padding, which is added here.
+            side = view.stored if view.pad else view.size
+            shape = (self.size(0), side, side, len(view.scale))
+            self.pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
 
     def start(self, plan: Plan, step: int = 0) -> None:
         """Take up an epoch's plan, at its ``step``."""
@@ -82,6 +83,9 @@ class Feed:
         index, flip = self.order[positions], self.flip[positions]
         if self.images is not None:
             x = self.view.train(self.images, index, self.crop[positions], flip)
+        elif self.view.pad:
+            assert self.pixels is not None
+            x = self.view.train(self.pixels, torch.arange(size, device=index.device), self.crop[positions], flip)
         else:
             assert self.pixels is not None
             x = self.view.normalise(self.pixels[:size])
@@ -126,7 +130,7 @@ class Step:
         self.module = module or net  # what is called: the network, or DDP around it
         self.classes, self.autocast = classes, autocast
         self.rates = rates.to(device)
-        self.done = torch.zeros((), dtype=torch.int64, device=device)  # steps of the whole run
+        self.done = torch.zeros(1, dtype=torch.int64, device=device)  # steps of the whole run
         self.losses = torch.zeros(feed.steps, m, device=device)
         self.correct = torch.zeros(m, device=device)
         self.compile, self.capture = compile, capture
@@ -143,21 +147,28 @@ class Step:
             self.losses.zero_()
             self.correct.zero_()
 
-    def __call__(self, step: int) -> None:
-        """Do the epoch's ``step``; the counters on the device must stand there."""
+    def __call__(self, step: int, seed: int) -> None:
+        """Do the epoch's ``step``; the counters on the device must stand there.
+
+        Args:
+            step: within the epoch.
+            seed: of what the network itself draws (dropout): given anew each step, so that no state of a random
+                generator is part of a run's state.
+        """
         size = self.feed.size(step)
-        if not self.capture:
-            self._run(step, size)
-            return
-        if size not in self._graphs:
+        if self.capture and size not in self._graphs:
             self._graphs[size] = self._captured(step, size)
-        self._graphs[size].replay()
+        torch.manual_seed(seed)
+        if self.capture:
+            self._graphs[size].replay()
+        else:
+            self._run(step, size)
 
     def _loss(self, size: int, offset: int) -> tuple[Tensor, Tensor, Tensor]:
         x, y = self.feed.fetch(size, offset)
         target = y
         if self.feed.mixes:
-            x, target = mix(x, y, self.feed.mix[self.feed.at], self.classes)
+            x, target = mix(x, y, self.feed.mix[self.feed.at][0], self.classes)
         with self.autocast():
             logits = self.module(x)
         logits = logits.float()
@@ -174,12 +185,12 @@ class Step:
         (loss * weight if weight != 1 else loss).backward()
         rate = self.optimizer.param_groups[0]["lr"]
         if isinstance(rate, Tensor):
-            rate.copy_(self.rates[self.done])
+            rate.copy_(self.rates[self.done][0])
         else:
             self.optimizer.param_groups[0]["lr"] = self.rates[self.done].item()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.losses[self.feed.at] = each * weight
+        self.losses.index_copy_(0, self.feed.at, (each * weight)[None])
         self.correct += hits if weight else 0
         self.feed.at += 1
         self.done += 1

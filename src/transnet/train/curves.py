@@ -1,0 +1,38 @@
+"""Curves for TensorBoard, where it is installed."""
+
+from pathlib import Path
+from typing import Any
+
+
+class Curves:
+    """Writes a run's lines to ``tensorboard/`` in its folder; does nothing without the package."""
+
+    def __init__(self, folder: Path, wanted: bool) -> None:
+        self._writer: Any = None
+        if wanted:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                return
+            self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """A line of ``metrics.jsonl``."""
+        if self._writer is None:
+            return
+        epoch = entry["epoch"]
+        self._writer.add_scalar("lr", entry["lr"], epoch)
+        self._writer.add_scalar("images_per_second", entry["images_per_second"], epoch)
+        for i, (loss, accuracy) in enumerate(zip(entry["loss"], entry["accuracy"], strict=True)):
+            self._writer.add_scalar(f"train/loss/head{i}", loss, epoch)
+            self._writer.add_scalar(f"train/accuracy/head{i}", accuracy, epoch)
+        for split in ("val", "test"):
+            for kind in ("pruned", "full"):
+                if entry.get(split) and entry[split][kind]:
+                    self._writer.add_scalar(f"{split}/accuracy/{kind}", entry[split][kind]["accuracy"], epoch)
+                    self._writer.add_scalar(f"{split}/loss/{kind}", entry[split][kind]["loss"], epoch)
+
+    def close(self) -> None:
+        """Flush."""
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,33 @@
+"""Ctrl-C: finish the step, save, and say how to go on."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Stopped(Exception):
+    """The user stopped the run; the message says how to go on."""
+
+
+class Interrupt:
+    """While the block lasts, the first SIGINT or SIGTERM is a wish to stop (``asked``); a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

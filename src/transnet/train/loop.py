@@ -1,0 +1,471 @@
+"""Train a run, from its settings to its folder.
+
+    data ─ open_data ─▶ uint8 images on the device ─▶ Step (one epoch = one Plan) ─▶ metrics.jsonl, state/
+                                                     └▶ count on val and test        ─▶ model.safetensors, result.json
+
+Everything random is a function of (seed, epoch or step). So a run's state is its weights, momentum and the number of
+steps done, and a resumed run ends as the uninterrupted one would have.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transnet import backbones, recipes
+from transnet.data import DataSet, open_data, stream
+from transnet.data.augment import View, plan, seed_for
+from transnet.measure.evaluate import count, scores
+from transnet.model import TransNet
+from transnet.train import checkpoint
+from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
+from transnet.train.curves import Curves
+from transnet.train.distributed import World, restarted, world
+from transnet.train.interrupt import Interrupt, Stopped
+from transnet.train.look import Looker
+from transnet.train.objective import Objective, cross_entropy
+from transnet.train.progress import RunProgress, say
+from transnet.train.run import Run, command, commit, describe, versions
+from transnet.train.step import Feed, Step
+
+CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for the device
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says where it stood and what to try."""
+
+
+def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = False) -> dict[str, Any]:
+    """Train a run and return its result, which also stands in its folder.
+
+    Args:
+        config: the settings.
+        model: a backbone of your own, any module that ends in `nn.Linear`; by default ``config.model`` by name.
+        quiet: say nothing and show no progress.
+
+    Raises:
+        ConfigError: for settings that cannot work, or a folder that cannot be used.
+        TrainingError: where the loss is not finite.
+        Stopped: after Ctrl-C, when the run's state is saved.
+    """
+    with world(config.device) as processes:
+        return _Trainer(config, processes, model, quiet=quiet).train()
+
+
+class _Trainer:
+    def __init__(self, config: TrainConfig, processes: World, model: nn.Module | None, *, quiet: bool) -> None:
+        self.world, self.quiet = processes, quiet
+        self.speaks = processes.first and not quiet
+        self.config = dataclasses.replace(config, resume=config.resume or restarted())
+        self.run = Run(config.out)
+        self.given = model
+        self.seconds = 0.0  # of training, over all sessions of the run
+
+    def train(self) -> dict[str, Any]:
+        if self.config.resume and self.run.finished:
+            return self._already_finished()
+        started = time.perf_counter()
+        self._prepare()
+        first = self._restore()
+        trained, passes, seconds = self._epochs(first)
+        if trained is not None:
+            raise trained
+        result = self._measure(passes, seconds, time.perf_counter() - started)
+        if self.world.first:
+            self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
+        self.world.barrier()
+        return result
+
+    # ------------------------------------------------------------------------------------------------ before
+
+    def _already_finished(self) -> dict[str, Any]:
+        before = self.run.read_config().get("train", {})
+        now = to_dict(self.config)
+        if now["model"] is None:
+            now["model"] = before.get("model")
+        if found := differences(before, now):
+            raise ConfigError(f"--resume: {self.run.path} is finished, with other settings: {'; '.join(found)}")
+        say(f"{self.run.path} is finished; nothing to do", shown=self.speaks)
+        return self.run.read_result()
+
+    def _prepare(self) -> None:
+        config = self.config
+        self.device = _device(config.device, self.world)
+        cuda = self.device.type == "cuda"
+        _determinism(config.deterministic or not cuda, cuda=cuda)
+        self.data = data = self._open()
+        name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
+        self.config = config = dataclasses.replace(config, model=name if self.given is None else "custom")
+        self.content = describe(config, data)
+        if self.world.first:
+            self.run.begin(self.content, resume=config.resume)
+        self.world.barrier()
+        self.flip: bool = self.content["data"]["flip"]
+        _warn_natural_pairs(config.transform_names, flip=self.flip, shown=self.speaks)
+
+        self.net = self._network(name)
+        self.autocast = _autocast(config.precision, self.device)
+        view = View.of(
+            size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
+            mean=data.mean, std=data.std, device=self.device,
+        )  # fmt: skip
+        self.resident = _fits(data, config.storage, self.device)
+        say(self._introduction(), shown=self.speaks)
+        images = data.train.resident(data.stored_size, progress=self.speaks).to(self.device) if self.resident else None
+        self.feed = Feed(images, data.train.labels, view, config.batch_size, self.world, self.device)
+        self.feed.mixes = bool(config.mixup or config.cutmix)
+        self.look = Looker(
+            view, self.world, self.device, resident=self.resident, workers=config.workers, progress=self.speaks
+        )
+        self.rates = learning_rates(config, self.feed.steps)
+        self.optimizer = _optimizer(self.net, config, self.device)
+        together = self.world.size > 1
+        self.step = Step(
+            self.net,
+            self.optimizer,
+            self.feed,
+            Objective(((1.0, cross_entropy(config.label_smoothing)),)),
+            self.rates,
+            classes=len(data.classes),
+            autocast=self.autocast,
+            compile=config.compile and cuda,
+            capture=config.cuda_graph and cuda and not together,
+            module=nn.parallel.DistributedDataParallel(self.net) if together else None,
+        )
+
+    def _open(self) -> DataSet:
+        config = self.config
+
+        def opened() -> DataSet:
+            return open_data(
+                config.data, image_size=config.image_size, val_fraction=config.val_fraction,
+                on_bad_image=config.on_bad_image, label_column=config.label_column, progress=self.speaks,
+            )  # fmt: skip
+
+        # The first process fills the caches, the others read them.
+        if self.world.size == 1:
+            return opened()
+        if self.world.first:
+            data = opened()
+        self.world.barrier()
+        return data if self.world.first else opened()
+
+    def _network(self, name: str) -> TransNet:
+        config, data = self.config, self.data
+        # Backbone first: base and TransNet of one seed start from the same one.
+        torch.manual_seed(seed_for(config.seed, "init"))
+        model = self.given or backbones.create(
+            name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
+            pretrained=config.pretrained,
+        )  # fmt: skip
+        if config.sync_bn:
+            if self.device.type != "cuda" or self.world.size == 1:
+                raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
+        if config.channels_last and self.device.type == "cuda":
+            net = net.to(memory_format=torch.channels_last)
+        return net.train()
+
+    def _introduction(self) -> str:
+        config, data = self.config, self.data
+        where = "on the device" if self.resident else f"streamed by {config.workers} workers"
+        skipped = f", {len(data.skipped)} bad images left out" if data.skipped else ""
+        val = f", {len(data.val):,} for validation" if data.val else ""
+        return (
+            f"{data.name}: {len(data.train):,} training images{val}, {len(data.test):,} for the test, "
+            f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
+            f"{config.model}, heads {config.transforms}, {config.epochs} epochs of batch {config.batch_size}, "
+            f"seed {config.seed}, on {_device_name(self.device)}"
+        )
+
+    # ---------------------------------------------------------------------------------------------- training
+
+    def _epochs(self, done: int) -> tuple[Stopped | None, int, float]:
+        config, steps, m = self.config, self.feed.steps, len(self.net.transforms)
+        seconds = self.seconds
+        curves = Curves(self.run.path, config.tensorboard and self.world.first)
+        saved_at, cost = time.perf_counter(), 0.0
+        with Interrupt() as interrupt, RunProgress(self.net.transforms, config.epochs, steps, shown=self.speaks) as bar:
+            for epoch in range(done // steps, config.epochs):
+                start = time.perf_counter()
+                first = done - epoch * steps
+                stopped = self._epoch(epoch, first, bar, interrupt)
+                done = epoch * steps + (stopped or steps)
+                self._check_finite(epoch, stopped or steps)
+                elapsed = time.perf_counter() - start
+                seconds += elapsed
+                self.seconds = seconds
+                if stopped and stopped < steps:
+                    self._save(done)
+                    return Stopped(self._how_to_go_on(epoch, stopped)), done, seconds
+                entry = self._entry(epoch, done, elapsed, (steps - first) / steps)
+                bar.epoch(entry)
+                curves.add(entry)
+                if self.world.first:
+                    self.run.add_metrics(entry)
+                if epoch + 1 < config.epochs:
+                    due = time.perf_counter() - saved_at >= 50 * cost
+                    if interrupt.asked or (
+                        (epoch + 1) % config.checkpoint_every == 0 if config.checkpoint_every else due
+                    ):
+                        before = time.perf_counter()
+                        self._save(done)
+                        saved_at = time.perf_counter()
+                        cost = saved_at - before
+                    if self.world.any(interrupt.asked, self.device):
+                        return Stopped(self._how_to_go_on(epoch + 1, 0)), done, seconds
+        curves.close()
+        return None, len(self.data.train) * m * config.epochs, seconds
+
+    def _epoch(self, epoch: int, first: int, bar: RunProgress, interrupt: Interrupt) -> int | None:
+        """One epoch from its step ``first``; the number of steps done in it where the user stopped it."""
+        config, feed = self.config, self.feed
+        drawn = plan(
+            len(self.data.train), seed=config.seed, epoch=epoch, batches=feed.steps, flip=self.flip,
+            mixup=config.mixup, cutmix=config.cutmix,
+        )  # fmt: skip
+        self.step.start(drawn, first, epoch * feed.steps + first)
+        batches = None
+        if not self.resident:
+            parts = [feed.positions(k) for k in range(first, feed.steps)]
+            padded = feed.view.pad > 0
+            batches = stream(
+                self.data.train, [drawn.order[part] for part in parts], stored_size=feed.view.stored,
+                image_size=feed.view.stored if padded else feed.view.size,
+                crops=None if padded else torch.cat([drawn.crop[part] for part in parts]).double(),
+                workers=config.workers, pin=self.device.type == "cuda",
+            )  # fmt: skip
+        for k in range(first, feed.steps):
+            if batches is not None:
+                assert feed.pixels is not None
+                pixels = next(batches)
+                feed.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
+            self.step(k, seed_for(config.seed, "step", epoch * feed.steps + k, self.world.rank))
+            bar.step(epoch, k + 1)
+            if (k + 1) % CHECK_EVERY == 0:
+                self._check_finite(epoch, k + 1)
+            # Asking the others waits for the device: not at every step.
+            if (self.world.size == 1 or (k + 1) % 50 == 0) and self.world.any(interrupt.asked, self.device):
+                return k + 1
+        return None
+
+    def _check_finite(self, epoch: int, steps: int) -> None:
+        losses = self.step.losses[:steps].mean(1)
+        if math.isfinite(losses.sum().item()):
+            return
+        bad = int((~losses.isfinite()).nonzero()[0].item())
+        at = epoch * self.feed.steps + bad
+        raise TrainingError(
+            f"the loss is {losses[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {self.feed.steps}), "
+            f"learning rate {self.rates[at].item():.4g}; last good checkpoint: {checkpoint.last_good(self.run.state)}. "
+            "Try a smaller --lr, or --precision fp32"
+        )
+
+    def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> dict[str, Any]:
+        """The epoch's line of ``metrics.jsonl``."""
+        losses, correct = self.step.losses.clone(), self.step.correct.clone()
+        loss = self.world.sum(losses).mean(0) / self.world.size
+        accuracy = self.world.sum(correct) / len(self.data.train)
+        entry: dict[str, Any] = {
+            "epoch": epoch + 1,
+            "step": done,
+            "lr": self.rates[done - 1].item(),
+            "loss": loss.tolist(),
+            "accuracy": accuracy.tolist(),
+            "seconds": elapsed,
+            "images_per_second": len(self.data.train) * share / elapsed,
+        }
+        every = self.config.evaluate_every
+        if (every and (epoch + 1) % every == 0) or epoch + 1 == self.config.epochs:
+            for name, split in (("val", self.data.val), ("test", self.data.test)):
+                if split is not None:
+                    sums = self.world.sum(count(self.net, self.look(name, split), flip=False, autocast=self.autocast))
+                    entry[name] = scores(sums[0], self.net.transforms)
+        return entry
+
+    # -------------------------------------------------------------------------------------------- the state
+
+    def _save(self, done: int) -> None:
+        losses = self.world.sum(self.step.losses.clone()) / self.world.size
+        correct = self.world.sum(self.step.correct.clone())
+        if not self.world.first:
+            return
+        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        for name, parameter in self.net.named_parameters():
+            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
+        tensors |= {"epoch.losses": losses, "epoch.correct": correct}
+        state = {"done": done, "seconds": self.seconds, "settings": self.content}
+        checkpoint.save(self.run.state, done, {k: v.detach().cpu() for k, v in tensors.items()}, state)
+
+    def _restore(self) -> int:
+        """Steps done before; 0 for a new run."""
+        found = checkpoint.load(self.run.state) if self.config.resume else None
+        if found is None:
+            if self.world.first:
+                self.run.keep_metrics(0)
+            return 0
+        names = [n.removeprefix("net.") for n in found.tensors if n.startswith("net.")]
+        self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
+        with torch.no_grad():
+            for name, parameter in self.net.named_parameters():
+                self.optimizer.state[parameter]["momentum_buffer"].copy_(found.tensors[f"momentum.{name}"])
+            if self.world.first:  # the sums over all processes: the others begin at zero
+                self.step.losses.copy_(found.tensors["epoch.losses"] * self.world.size)
+                self.step.correct.copy_(found.tensors["epoch.correct"])
+        done: int = found.state["done"]
+        self.seconds = found.state["seconds"]
+        if self.world.first:
+            self.run.keep_metrics(done // self.feed.steps)
+        say(f"going on after epoch {done / self.feed.steps:.4g} of {self.config.epochs}", shown=self.speaks)
+        return done
+
+    def _how_to_go_on(self, epoch: int, step: int) -> str:
+        more = f" and {step} of {self.feed.steps} steps" if step else ""
+        return (
+            f"stopped after {epoch} of {self.config.epochs} epochs{more}; everything is saved. Go on with:\n  "
+            f"{self._command()} --resume"
+        )
+
+    # ------------------------------------------------------------------------------------------------- after
+
+    def _measure(self, passes: int, training: float, total: float) -> dict[str, Any]:
+        """The content of ``result.json``: measured in float32, whatever the run trained in."""
+        net, data, names = self.net, self.data, self.net.transforms
+
+        def sums(name: str, network: TransNet, *, flip: bool) -> Tensor:
+            split = {"test": data.test, "val": data.val, "train": data.train}[name]
+            assert split is not None
+            images = self.feed.images if name == "train" else None
+            counted = count(network, self.look(name, split, images), flip=flip, autocast=nullcontext)
+            return self.world.sum(counted)
+
+        say("measuring on the test and training set", shown=self.speaks)
+        test = sums("test", net, flip=self.flip)
+        val = sums("val", net, flip=self.flip) if data.val is not None else None
+        identity = net.keep("r0") if "r0" in names else None
+        train = scores(sums("train", identity, flip=False)[0], ("r0",))["pruned"] if identity else None
+        plain = scores(test[0], names)
+        ratio = plain["pruned"]["loss"] / train["loss"] if train and train["loss"] > 0 else None
+        return {
+            "schema": 1,
+            "test": plain,
+            "test_flip": scores(test[1], names, passes=2) if self.flip else None,
+            "val": scores(val[0], names) if val is not None else None,
+            "val_flip": scores(val[1], names, passes=2) if val is not None and self.flip else None,
+            "train": train,
+            "generalization": ratio,
+            "cost": {
+                "train_passes": passes,
+                "predict_passes": len(names),
+                "parameters": sum(p.numel() for p in net.parameters()),
+                "images_per_second": len(data.train) * self.config.epochs / training if training else None,
+            },
+            "seconds": total,
+            "train_seconds": training,
+            "versions": versions(),
+            "device": _device_name(self.device),
+            "processes": self.world.size,
+            "command": self._command(),
+            "commit": commit(),
+            "config": self.content,
+        }
+
+    def _command(self) -> str:
+        return command(self.config, recipes.settings(self.config.recipe, self.config.data))
+
+
+def learning_rates(config: TrainConfig, steps: int) -> Tensor:
+    """The learning rate of every step of the run, for ``steps`` an epoch."""
+    total = config.epochs * steps
+    at = torch.arange(total, dtype=torch.float64)
+    if config.schedule == "steps":
+        falls = torch.tensor([round(share * config.epochs) * steps for share in config.milestone_shares])
+        rates = config.lr * 0.1 ** (at[:, None] >= falls).sum(1)
+    else:
+        peak = max(config.warmup * total, 1)
+        rising = (at + 1) / peak
+        falling = (1 + torch.cos(math.pi * (at + 1 - peak) / max(total - peak, 1))) / 2
+        rates = config.lr * torch.where(at + 1 < peak, rising, falling)
+    return rates.float()
+
+
+def _optimizer(net: TransNet, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
+    cuda = device.type == "cuda"
+    optimizer = torch.optim.SGD(
+        net.parameters(),
+        lr=torch.tensor(config.lr, device=device) if cuda else config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov and config.momentum > 0,
+        weight_decay=config.weight_decay,
+        fused=cuda,
+    )
+    # Zeros are what a first step without momentum amounts to, and a place to restore into.
+    for parameter in net.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def _device(name: str, processes: World) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"--device: unknown {name!r}; cpu, cuda or cuda:1 would work") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device: this machine has no CUDA device; use --device cpu")
+    if device.type == "cuda" and processes.size > 1:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def _determinism(on: bool, *, cuda: bool) -> None:
+    import os
+
+    if cuda and on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+    torch.backends.cudnn.benchmark = cuda and not on
+
+
+def _autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    if precision == "fp32":
+        return nullcontext
+    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _fits(data: DataSet, storage: str, device: torch.device) -> bool:
+    """Whether the images stay on the device: half of what is free must be left for the network."""
+    if storage != "auto":
+        return storage == "resident"
+    needed = sum(split.resident_bytes(data.stored_size) for split in (data.train, data.val, data.test) if split)
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        import os
+
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return needed < free / 2
+
+
+def _warn_natural_pairs(names: tuple[str, ...], *, flip: bool, shown: bool) -> None:
+    from transnet import d4
+
+    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if flip and d4.compose(t, "m0") in names}
+    for a, b in sorted(pairs):
+        say(
+            f"warning: images are flipped in training, so {a} and {b} are one task for two heads; leave one out",
+            shown=shown,
+        )

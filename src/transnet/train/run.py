@@ -1,0 +1,233 @@
+"""A run is a folder: what was asked for, what happened, the weights and the result.
+
+config.json          all that is needed to run it again, and what the data looked like
+metrics.jsonl        a line an epoch
+model.safetensors    the weights: backbone.*, heads.<i>.*
+result.json          accuracy, loss, cost
+state/               to resume; gone when the run is finished
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from transnet import backbones
+from transnet.data import DataSet
+from transnet.model import TransNet
+from transnet.train import checkpoint
+from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
+
+
+class Run:
+    """The folder of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config, self.metrics = self.path / "config.json", self.path / "metrics.jsonl"
+        self.model, self.result = self.path / "model.safetensors", self.path / "result.json"
+        self.state = self.path / "state"
+
+    def read_config(self) -> dict[str, Any]:
+        """``config.json``, or a clear error."""
+        return _read_json(self.config, "is this the folder of a run?")
+
+    def read_result(self) -> dict[str, Any]:
+        """``result.json``, or a clear error."""
+        return _read_json(self.result, "has the run finished?")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """``metrics.jsonl``, an entry an epoch."""
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()] if self.metrics.exists() else []
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a result."""
+        return self.result.exists()
+
+    def begin(self, content: dict[str, Any], *, resume: bool) -> None:
+        """Make the folder, or take up an existing one.
+
+        Raises:
+            ConfigError: where it exists without ``resume``, or was begun with other settings.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"--out: {self.path} is a file; give a folder")
+        if self.path.is_dir() and any(self.path.iterdir()):
+            if not resume:
+                raise ConfigError(f"--out: {self.path} exists; add --resume to go on with it, or give another folder")
+            if not self.config.exists() and not self.state.exists():
+                raise ConfigError(f"--out: {self.path} holds no run; give another folder")
+            if self.config.exists():
+                before = self.read_config()
+                found = differences(before.get("train", {}), content["train"])
+                if before.get("data", {}).get("fingerprint") != content["data"]["fingerprint"]:
+                    found.append("the data: its content or splits differ")
+                if found:
+                    raise ConfigError(f"--resume: {self.path} was begun with other settings: {'; '.join(found)}")
+                return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            checkpoint.write_atomically(self.config, json.dumps(content, indent=1).encode())
+        except OSError as error:
+            raise ConfigError(f"--out: {self.path} cannot be written ({error})") from error
+
+    def keep_metrics(self, epochs: int) -> None:
+        """Drop lines of epochs that a resumed run does again."""
+        lines = [line for line in self.read_metrics_lines() if json.loads(line)["epoch"] <= epochs]
+        checkpoint.write_atomically(self.metrics, "".join(line + "\n" for line in lines).encode())
+
+    def read_metrics_lines(self) -> list[str]:
+        """The whole lines; one that was cut off by the end of a process is left out."""
+        if not self.metrics.exists():
+            return []
+        lines = []
+        for line in self.metrics.read_text(errors="replace").split("\n"):
+            try:
+                json.loads(line)
+            except ValueError:
+                continue
+            lines.append(line)
+        return lines
+
+    def add_metrics(self, entry: dict[str, Any]) -> None:
+        """Append an epoch's line and flush it."""
+        with open(self.metrics, "a") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
+        """Write the weights, then the result, then drop what was for resuming."""
+        from safetensors.torch import save_file
+
+        partial = self.model.with_name(self.model.name + ".partial")
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
+        os.replace(partial, self.model)
+        checkpoint.write_atomically(self.result, json.dumps(result, indent=1).encode())
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
+    """A finished run as a `TransNet` in eval mode on the CPU.
+
+    Args:
+        path: the run's folder.
+        model: the backbone with any weights, where the run's was not one of `transnet.backbones`.
+    """
+    from safetensors.torch import load_file
+
+    run = Run(path)
+    content = run.read_config()
+    try:
+        train, data = content["train"], content["data"]
+        if model is None:
+            model = backbones.create(
+                train["model"], num_classes=len(data["classes"]), in_channels=data["channels"],
+                image_size=data["image_size"],
+            )  # fmt: skip
+        net = TransNet(model, train["transforms"], heads=train["heads"], bn=train["bn"])
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{run.config}: not a run's config ({error!r})") from error
+    if not run.model.exists():
+        raise ConfigError(f"{run.model} does not exist; the run is not finished: go on with --resume")
+    try:
+        tensors = load_file(run.model)
+    except Exception as error:  # whatever a damaged file makes its reader raise
+        raise ConfigError(f"{run.model} is damaged ({error})") from error
+    try:
+        net.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{run.model} does not fit {train['model']}: {str(error).splitlines()[-1].strip()}"
+        ) from error
+    return net.eval()
+
+
+def describe(config: TrainConfig, data: DataSet) -> dict[str, Any]:
+    """The content of ``config.json``."""
+    return {
+        "schema": 1,
+        "train": to_dict(dataclasses.replace(config, resume=False)),
+        "data": {
+            "name": data.name,
+            "classes": list(data.classes),
+            "channels": data.channels,
+            "image_size": data.image_size,
+            "stored_size": data.stored_size,
+            "mean": list(data.mean),
+            "std": list(data.std),
+            "flip": data.augmentation.flip if config.flip is None else config.flip,
+            "pad": data.augmentation.pad if config.pad is None else config.pad,
+            "sizes": {"train": len(data.train), "val": len(data.val) if data.val else 0, "test": len(data.test)},
+            "skipped": list(data.skipped),
+            "fingerprint": data.fingerprint,
+        },
+    }
+
+
+def command(config: TrainConfig, defaults: dict[str, Any]) -> str:
+    """The command that does this run again: only what differs from the recipe's defaults."""
+    words = ["transnet", "train", shlex.quote(config.data)]
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        standard = defaults.get(field.name, field.default)
+        if field.name in ("data", "resume") or (
+            value == standard and field.name not in ("transforms", "recipe", "seed")
+        ):
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            words += [flag, shlex.quote(str(value))]
+    return " ".join(words)
+
+
+def versions() -> dict[str, str]:
+    """What the run ran on."""
+    import timm
+    import torch
+    import torchvision
+
+    import transnet
+
+    return {
+        "transnet": transnet.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source, where it runs from a checkout."""
+    source = Path(__file__).parent
+    if not (source.parents[2] / ".git").exists():
+        return os.environ.get("TRANSNET_COMMIT")
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        answer = subprocess.run(asked, cwd=source, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _read_json(path: Path, hint: str) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; {hint}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} cannot be read (not an object)")
+    return content

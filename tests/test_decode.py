@@ -1,0 +1,187 @@
+"""Every kind of image file becomes the pixels that a viewer shows, or a clear error."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_files import encoded, noise
+from transnet.data.decode import crop, decode_image, resize_shorter, square, with_channels
+from transnet.data.errors import DataError
+
+
+def saved(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF", "PPM"])
+def test_lossless_colour_is_kept(format: str) -> None:
+    pixels = noise(0, 7, 9)
+    assert np.array_equal(decode_image(encoded(pixels, format)), pixels)
+
+
+def test_lossless_webp_is_kept() -> None:
+    pixels = noise(0)
+    assert np.array_equal(decode_image(encoded(pixels, "WEBP", lossless=True)), pixels)
+
+
+def test_jpeg_is_close() -> None:
+    pixels = np.full((16, 16, 3), (200, 100, 50), np.uint8)
+    assert np.abs(decode_image(encoded(pixels, "JPEG")).astype(int) - pixels).max() <= 3
+
+
+def test_grey_stays_one_channel() -> None:
+    pixels = noise(1, channels=1)
+    assert np.array_equal(decode_image(encoded(pixels)), pixels)
+
+
+def test_black_and_white_becomes_0_and_255() -> None:
+    image = Image.fromarray(noise(1, channels=1)[:, :, 0]).convert("1")
+    pixels = decode_image(saved(image))
+    assert pixels.shape[2] == 1
+    assert set(np.unique(pixels)) == {0, 255}
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
+def test_16_bit_grey_is_scaled(format: str) -> None:
+    values = np.array([[0, 257, 32768, 65535]], np.uint16)
+    assert decode_image(saved(Image.fromarray(values), format))[0, :, 0].tolist() == [0, 1, 128, 255]
+
+
+def test_32_bit_beyond_16_bits_is_refused() -> None:
+    image = Image.fromarray(np.array([[70000]], np.int32))
+    with pytest.raises(DataError, match="0…65535"):
+        decode_image(saved(image, "TIFF"))
+
+
+def test_floating_point_is_refused() -> None:
+    with pytest.raises(DataError, match="floating-point"):
+        decode_image(saved(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"))
+
+
+def test_cmyk_becomes_rgb() -> None:
+    image = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
+    red = decode_image(saved(image, "TIFF"))
+    assert red.shape == (8, 8, 3)
+    assert red[0, 0].tolist() == [255, 0, 0]
+    assert decode_image(saved(image, "JPEG")).shape == (8, 8, 3)
+
+
+def test_palette_becomes_rgb() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putdata([0, 1])
+    assert decode_image(saved(image))[0].tolist() == [[10, 20, 30], [40, 50, 60]]
+
+
+def test_transparent_palette_entry_is_white() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putdata([0, 1])
+    assert decode_image(saved(image, transparency=0))[0].tolist() == [[255, 255, 255], [40, 50, 60]]
+
+
+def test_hidden_colour_under_transparency_is_not_seen() -> None:
+    image = Image.new("RGBA", (1, 1), (200, 0, 0, 0))
+    assert decode_image(saved(image))[0, 0].tolist() == [255, 255, 255]
+
+
+def test_grey_with_alpha_stays_grey() -> None:
+    assert decode_image(saved(Image.new("LA", (2, 2), (0, 255)))).shape == (2, 2, 1)
+
+
+def test_animation_gives_its_first_frame() -> None:
+    first, second = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
+    pixels = decode_image(saved(first, "GIF", save_all=True, append_images=[second]))
+    assert pixels[0, 0].tolist() == [255, 0, 0]
+
+
+def test_exif_orientation_is_honoured() -> None:
+    pixels = noise(3, 8, 16)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise by a quarter
+    turned = decode_image(saved(Image.fromarray(pixels), "PNG", exif=exif))
+    assert np.array_equal(turned, np.rot90(pixels, -1))
+
+
+def test_broken_exif_is_no_reason_to_refuse() -> None:
+    data = encoded(noise(4), "JPEG", exif=b"Exif\0\0nonsense")
+    assert decode_image(data).shape == (12, 12, 3)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "TIFF"])
+def test_truncated_file_is_refused(format: str) -> None:
+    data = encoded(noise(5, 64, 64), format)
+    with pytest.raises(DataError, match=r"truncated|damaged"):
+        decode_image(data[: len(data) * 2 // 3])
+
+
+def test_bit_flips_in_a_png_are_found() -> None:
+    data = encoded(noise(6, 32, 32))
+    for position in range(60, len(data) - 20, 97):
+        flipped = bytearray(data)
+        flipped[position] ^= 4
+        with pytest.raises(DataError):
+            decode_image(bytes(flipped), check=True)
+
+
+def test_empty_and_foreign_bytes_are_refused() -> None:
+    for data in (b"", b"hello, world" * 10):
+        with pytest.raises(DataError, match="not an image"):
+            decode_image(data)
+
+
+@pytest.mark.parametrize("side", [11_000, 60_000])  # Pillow warns about the first and refuses the second
+def test_decompression_bombs_are_refused(side: int) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    bomb = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    with pytest.raises(DataError, match="bomb"):
+        decode_image(bomb)
+
+
+def test_grey_among_colours_becomes_rgb() -> None:
+    assert (with_channels(np.full((2, 2, 1), 7, np.uint8), 3) == np.full((2, 2, 3), 7)).all()
+    with pytest.raises(DataError, match="3 channels"):
+        with_channels(noise(0), 1)
+
+
+def test_shorter_side_is_resized() -> None:
+    assert resize_shorter(noise(0, 20, 40), 10).shape == (10, 20, 3)
+    assert resize_shorter(noise(0, 40, 20), 30).shape == (60, 30, 3)
+
+
+def test_right_size_is_left_alone() -> None:
+    pixels = noise(0, 20, 40)
+    assert resize_shorter(pixels, 20) is pixels
+
+
+def test_resizing_is_antialiased() -> None:
+    stripes = np.zeros((64, 64, 1), np.uint8)
+    stripes[:, ::2] = 255
+    assert np.abs(resize_shorter(stripes, 16).astype(int) - 127).max() < 40
+
+
+def test_long_strip_does_not_explode() -> None:
+    assert resize_shorter(noise(0, 1, 5000), 64).shape == (64, 512, 3)
+    assert resize_shorter(noise(0, 4, 5000), 4).shape == (4, 32, 3)
+
+
+def test_square_is_the_centre() -> None:
+    pixels = noise(0, 10, 16)
+    assert np.array_equal(square(pixels, 10), pixels[:, 3:13])
+
+
+def test_crop_reaches_every_place_and_no_other() -> None:
+    pixels = noise(0, 6, 9)
+    almost_one = np.nextafter(1, 0)
+    assert np.array_equal(crop(pixels, 4, (0.0, 0.0)), pixels[:4, :4])
+    assert np.array_equal(crop(pixels, 4, (almost_one, almost_one)), pixels[2:, 5:])
+    assert np.array_equal(crop(pixels, 6, (0.7, 0.5)), pixels[:, 2:8])

@@ -1,0 +1,108 @@
+"""Folders of images: what is found, what is passed over and what is refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from data_files import class_folder, encoded, noise
+from transnet.data import DataError, open_data
+from transnet.data.folder import read_folder
+
+
+def test_class_folders_are_the_classes_in_order_of_their_names(tmp_path: Path) -> None:
+    source = read_folder(class_folder(tmp_path / "pets", ("dog", "cat"), n=3))
+    assert source.classes == ("cat", "dog")
+    assert source.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert source.store.where(5).endswith("dog/2.png")
+
+
+def test_images_lie_at_any_depth(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=2)
+    (root / "cat" / "tabby" / "old").mkdir(parents=True)
+    (root / "cat" / "tabby" / "old" / "x.JPG").write_bytes(encoded(noise(0), "JPEG"))
+    assert read_folder(root).labels.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=2)
+    (root / ".git").mkdir()
+    (root / "__MACOSX").mkdir()
+    (root / "README.md").write_text("pets")
+    for name in (".DS_Store", "Thumbs.db", "._0.png", "notes.txt", "labels.csv"):
+        (root / "cat" / name).write_text("no image")
+    source = read_folder(root)
+    assert source.classes == ("cat", "dog")
+    assert len(source.store) == 4
+
+
+def test_links_that_lead_back_end(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=2)
+    os.symlink(root / "cat", root / "cat" / "again")
+    os.symlink(root, root / "dog" / "up")
+    assert read_folder(root).labels.tolist() == [0, 0, 1, 1]
+
+
+def test_linked_class_folder_is_followed(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=2)
+    class_folder(tmp_path / "elsewhere", ("bird",), n=3, seed=5)
+    os.symlink(tmp_path / "elsewhere" / "bird", root / "bird")
+    assert read_folder(root).labels.tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("folders", "parts"),
+    [
+        (("train",), {"train"}),
+        (("train", "val"), {"train", "test"}),
+        (("Train", "Validation"), {"train", "test"}),
+        (("train", "test"), {"train", "test"}),
+        (("train", "val", "test"), {"train", "val", "test"}),
+    ],
+)
+def test_parts(tmp_path: Path, folders: tuple[str, ...], parts: set[str]) -> None:
+    for i, folder in enumerate(folders):
+        class_folder(tmp_path / folder, n=2 + i, seed=10 * i)
+    source = read_folder(tmp_path)
+    assert set(source.parts) == parts
+    assert len(source.parts["train"]) == 4
+    last = {"train": 4, "test": 2 * (1 + len(folders))}
+    assert all(len(source.parts[part]) == n for part, n in last.items() if part in source.parts)
+
+
+def refused(root: Path, match: str) -> None:
+    with pytest.raises(DataError, match=match):
+        open_data(str(root))
+
+
+def test_classes_that_differ_are_refused(tmp_path: Path) -> None:
+    class_folder(tmp_path / "train", ("cat", "dog"), n=2)
+    class_folder(tmp_path / "val", ("cat", "cow"), n=2)
+    refused(tmp_path, "1 of 2 classes are missing, among them 'dog'")
+    class_folder(tmp_path / "val" / "more", ("x",), n=2)
+    (tmp_path / "val" / "cow").rename(tmp_path / "val" / "dog")
+    refused(tmp_path, "'more' is not in the training set")
+
+
+def test_empty_class_is_refused(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=2)
+    (root / "emu").mkdir()
+    refused(root, "emu: no images in this class")
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    refused(class_folder(tmp_path / "pets", ("cat",), n=4), "only one class, 'cat'")
+
+
+def test_no_images_at_all_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path, "no class folders")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "readme.txt").write_text("none")
+    refused(tmp_path, "no images found")
+
+
+def test_unknown_part_is_refused(tmp_path: Path) -> None:
+    class_folder(tmp_path / "train", n=2)
+    class_folder(tmp_path / "extra", n=2)
+    refused(tmp_path, "there is extra/")

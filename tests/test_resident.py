@@ -1,0 +1,196 @@
+"""The resident array: right, kept, and never half made, whatever happens to the process that makes it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_files import class_folder, encoded, noise
+from transnet.data import DataError, open_data
+from transnet.data.cache import cache_folder
+from transnet.data.decode import square
+
+# Opens the folder and prints a hash of what is resident; GO is a file to wait for, so that two start at once.
+SCRIPT = """
+import hashlib, pathlib, sys, time
+from transnet.data import open_data
+data = open_data(sys.argv[1])
+print("ready", flush=True)
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.002)
+print(hashlib.sha256(data.train.resident(24).numpy().tobytes()).hexdigest())
+"""
+
+
+def start(root: Path, go: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(root), str(go)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def until_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def entries(suffix: str) -> set[Path]:
+    return set(cache_folder().glob(f"*{suffix}"))
+
+
+def test_images_are_resized_and_cut_square_in_order(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=3, size=40)
+    (root / "cat" / "wide.png").write_bytes(encoded(noise(5, 30, 70)))
+    train = open_data(str(root)).train
+    images = train.resident(20)
+    for i in range(len(train)):
+        assert np.array_equal(images[i].numpy(), square(train.decode(i), 20))
+
+
+def test_many_images_are_decoded_by_several_processes(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "many", n=400)
+    train = open_data(str(root)).train
+    assert len(train) == 640
+    images = train.resident(12)
+    assert all(np.array_equal(images[i].numpy(), train.decode(i)) for i in range(0, 640, 7))
+
+
+def test_second_time_nothing_is_decoded(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    data = open_data(str(root))
+    first = data.train.resident(12)
+    for path in root.rglob("*.png"):
+        path.unlink()
+    assert torch.equal(data.train.resident(12), first)
+
+
+def test_writing_to_the_tensor_changes_no_cache(tmp_path: Path) -> None:
+    train = open_data(str(class_folder(tmp_path / "pets"))).train
+    first = train.resident(12)
+    before = first.clone()
+    first.zero_()
+    assert torch.equal(train.resident(12), before)
+
+
+def test_sizes_are_kept_apart(tmp_path: Path) -> None:
+    train = open_data(str(class_folder(tmp_path / "pets"))).train
+    assert train.resident(12).shape[1] == 12
+    assert train.resident(6).shape[1] == 6
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "header"])
+def test_damaged_entry_is_made_again(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    train = open_data(str(class_folder(tmp_path / "pets"))).train
+    known = entries(".npy")
+    first = train.resident(12).clone()
+    (entry,) = entries(".npy") - known
+    data = bytearray(entry.read_bytes())
+    if damage == "truncated":
+        data = data[:-500]
+    elif damage == "emptied":
+        data = bytearray()
+    else:
+        data[len(data) // 2 if damage == "flipped" else 60] ^= 1
+    entry.write_bytes(data)
+    assert torch.equal(train.resident(12), first)
+    assert "damaged" in caplog.text
+    caplog.clear()
+    assert torch.equal(train.resident(12), first)
+    assert "damaged" not in caplog.text
+
+
+def test_damaged_survey_is_made_again(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    before = open_data(str(root)).fingerprint
+    (entry,) = entries(".npy")
+    entry.write_bytes(entry.read_bytes()[:-100])
+    assert open_data(str(root)).fingerprint == before
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "many", n=150, size=40)
+    go = tmp_path / "go"
+    processes = [start(root, go) for _ in range(2)]
+    for process in processes:
+        until_ready(process)
+    go.touch()
+    printed = {process.communicate(timeout=60)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(printed) == 1
+    assert not entries(".tmp")
+    expected = open_data(str(root)).train
+    assert torch.equal(
+        expected.resident(24),
+        torch.stack([torch.from_numpy(square(expected.decode(i), 24)) for i in range(240)]),
+    )
+
+
+def test_killed_while_building(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "many", n=300, size=64)
+    train = open_data(str(root)).train
+    known, go = entries(".npy"), tmp_path / "go"
+    process = start(root, go)
+    until_ready(process)
+    go.touch()
+    while not entries(".tmp") and process.poll() is None:
+        time.sleep(0.0005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert entries(".tmp"), "the process was meant to be killed in the middle"
+    assert entries(".npy") == known
+    images = train.resident(24)
+    assert all(np.array_equal(images[i].numpy(), square(train.decode(i), 24)) for i in range(0, 480, 11))
+    assert not entries(".tmp")
+
+
+def test_changed_image_is_not_kept_under_the_old_name(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    train = open_data(str(root)).train
+    Path(train.where(4)).write_bytes(encoded(noise(4711)))
+    with pytest.raises(DataError, match="was changed while it was being read") as caught:
+        train.resident(12)
+    assert train.where(4) in str(caught.value)
+    assert not entries(".tmp")
+
+
+def test_cache_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = class_folder(tmp_path / "pets")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match="TRANSNET_CACHE"):
+        open_data(str(root))
+
+
+def test_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = open_data(str(class_folder(tmp_path / "pets"))).train
+    if not os.access("/dev/shm", os.W_OK) or os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize > 1e12:
+        pytest.skip("no small file system to fill")
+    folder = Path("/dev/shm") / f"transnet-test-{os.getpid()}"
+    monkeypatch.setenv("TRANSNET_CACHE", str(folder))
+    try:
+        with pytest.raises(DataError, match="is full"):
+            train.resident(400_000)
+        assert not list(folder.glob("*.tmp"))
+    finally:
+        for path in folder.glob("*"):
+            path.unlink()
+        folder.rmdir()
+
+
+def test_array_that_fits_needs_no_cache() -> None:
+    open_data("digits").train.resident(8)
+    assert not entries(".npy")
+
+
+def test_array_that_is_resized_is_kept() -> None:
+    train = open_data("digits").train
+    assert train.resident(16).shape == (1438, 16, 16, 1)
+    assert len(entries(".npy")) == 1

@@ -1,0 +1,230 @@
+"""What open_data makes of a data set: splits, sizes, statistics, fingerprints, and its refusals."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_files import class_folder, encoded, noise
+from transnet.data import Augmentation, DataError, DataSet, Split, open_data
+
+
+def images_of(split: Split | None) -> set[bytes]:
+    assert split is not None
+    return {split.decode(i).tobytes() for i in range(len(split))}
+
+
+def test_digits() -> None:
+    data = open_data("digits")
+    assert (data.name, data.classes, data.channels) == ("digits", tuple("0123456789"), 1)
+    assert (len(data.train), len(data.test), data.val) == (1438, 359, None)
+    assert (data.image_size, data.stored_size, data.augmentation) == (8, 8, Augmentation(pad=1, flip=False))
+    images = data.train.resident(8)
+    assert (images.dtype, images.shape) == (torch.uint8, (1438, 8, 8, 1))
+    assert data.train.resident_bytes(8) == images.numel()
+    assert data.mean == pytest.approx([images.double().mean().item() / 255])
+    assert data.std == pytest.approx([images.double().std(correction=0).item() / 255])
+
+
+def test_test_set_never_depends_on_the_seed_and_is_stratified() -> None:
+    first, second = open_data("digits", val_fraction=0.1), open_data("digits", val_fraction=0.3, seed=7)
+    assert first.test.fingerprint == second.test.fingerprint
+    share = torch.bincount(first.test.labels) / 0.2 / torch.bincount(open_data("digits").train.labels) * 0.8
+    assert ((share - 1).abs() < 0.05).all()
+
+
+def test_validation_is_cut_from_training_alone() -> None:
+    whole, cut = open_data("digits"), open_data("digits", val_fraction=0.25)
+    assert cut.val is not None
+    assert len(cut.train) + len(cut.val) == len(whole.train)
+    assert images_of(cut.train) | images_of(cut.val) == images_of(whole.train)
+    assert not images_of(cut.val) & images_of(cut.test)
+    shares = torch.bincount(cut.val.labels) / torch.bincount(whole.train.labels)
+    assert ((shares - 0.25).abs() < 0.01).all()
+
+
+def test_validation_follows_its_seed_and_nothing_else() -> None:
+    def val(**options: int) -> str:
+        split = open_data("digits", val_fraction=0.1, **options).val  # type: ignore[arg-type]
+        assert split is not None
+        return split.fingerprint
+
+    assert val() == val(seed=0)
+    assert val() != val(seed=1)
+
+
+def test_statistics_are_those_of_the_training_images_without_validation(tmp_path: Path) -> None:
+    data = open_data(str(class_folder(tmp_path / "pets")), val_fraction=0.25)
+    pixels = data.train.resident(12).double() / 255
+    assert data.mean == pytest.approx(pixels.mean((0, 1, 2)).tolist())
+    assert data.std == pytest.approx(pixels.std((0, 1, 2), correction=0).tolist())
+
+
+def test_constant_images_can_be_normalised(tmp_path: Path) -> None:
+    for name, value in (("black", 0), ("dark", 1)):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            (tmp_path / name / f"{i}.png").write_bytes(encoded(np.full((8, 8, 1), value, np.uint8)))
+    assert open_data(str(tmp_path)).std == (1 / 255,)
+
+
+def test_cut_does_not_depend_on_the_names_of_the_files(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    before = images_of(open_data(str(root)).test)
+    for path in root.glob("cat/*.png"):
+        path.rename(path.with_name(f"{99 - int(path.stem)}.png"))
+    assert images_of(open_data(str(root)).test) == before
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "expected"),
+    [
+        ((32, 32, 3), None, (32, 32, Augmentation(4, True))),
+        ((32, 32, 1), None, (32, 32, Augmentation(4, False))),
+        ((32, 32, 3), 64, (64, 64, Augmentation(8, True))),
+        ((64, 64, 3), None, (64, 64, Augmentation(8, True))),
+        ((32, 40, 3), None, (32, 37, Augmentation(0, True))),
+        ((96, 120, 3), None, (96, 110, Augmentation(0, True))),
+        ((300, 280, 3), None, (224, 256, Augmentation(0, True))),
+        ((300, 280, 3), 112, (112, 128, Augmentation(0, True))),
+    ],
+)
+def test_how_unknown_images_are_shown(
+    tmp_path: Path, shape: tuple[int, int, int], given: int | None, expected: tuple[int, int, Augmentation]
+) -> None:
+    for c in range(2):
+        (tmp_path / str(c)).mkdir()
+        for i in range(2):
+            (tmp_path / str(c) / f"{i}.png").write_bytes(encoded(np.full(shape, 10 * c + i, np.uint8)))
+    data = open_data(str(tmp_path), image_size=given)
+    assert (data.image_size, data.stored_size, data.augmentation) == expected
+    assert data.channels == shape[2]
+
+
+def test_one_coloured_image_makes_all_rgb(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=4)
+    for i in range(4):
+        (root / "cat" / f"{i}.png").write_bytes(encoded(noise(i, channels=1)))
+    data = open_data(str(root))
+    assert data.channels == 3
+    assert data.train.resident(12).shape[3] == 3
+    assert data.train.decode(0).shape == (12, 12, 3)
+
+
+def damaged(tmp_path: Path) -> tuple[Path, Path]:
+    root = class_folder(tmp_path / "pets")
+    bad = root / "dog" / "3.jpg"
+    bad.write_bytes(encoded(noise(0, 64, 64), "JPEG")[:900])
+    return root, bad
+
+
+def test_bad_image_stops_with_its_path(tmp_path: Path) -> None:
+    root, bad = damaged(tmp_path)
+    with pytest.raises(DataError, match="1 of 21 images cannot be read") as caught:
+        open_data(str(root))
+    assert str(bad) in str(caught.value)
+    assert "--on-bad-image skip" in str(caught.value)
+
+
+def test_bad_image_is_skipped_and_counted(tmp_path: Path) -> None:
+    root, bad = damaged(tmp_path)
+    data = open_data(str(root), on_bad_image="skip")
+    assert data.skipped == (str(bad),)
+    bad.unlink()
+    assert open_data(str(root)).fingerprint == data.fingerprint
+
+
+def test_repaired_image_is_looked_at_again(tmp_path: Path) -> None:
+    root, bad = damaged(tmp_path)
+    with pytest.raises(DataError):
+        open_data(str(root))
+    bad.write_bytes(encoded(noise(0), "JPEG"))
+    assert open_data(str(root)).skipped == ()
+
+
+def test_class_that_skipping_empties_is_refused(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", ("cat", "dog", "emu"), n=2)
+    for path in root.glob("emu/*"):
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match="no training images, among them 'emu'"):
+        open_data(str(root), on_bad_image="skip")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything can be read by root")
+def test_unreadable_image_is_named(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    (root / "cat" / "1.png").chmod(0)
+    with pytest.raises(DataError, match="Permission denied"):
+        open_data(str(root))
+
+
+def test_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    before = open_data(str(root))
+    assert open_data(str(shutil.copytree(root, tmp_path / "copy"))).fingerprint == before.fingerprint
+    for options in ({"val_fraction": 0.2}, {"image_size": 24}):
+        assert open_data(str(root), **options).fingerprint != before.fingerprint  # type: ignore[arg-type]
+    (root / "cat" / "0.png").write_bytes(encoded(noise(4711)))
+    assert open_data(str(root)).fingerprint != before.fingerprint
+
+
+def test_own_validation_set(tmp_path: Path) -> None:
+    for i, part in enumerate(("train", "val", "test")):
+        class_folder(tmp_path / part, n=3, seed=100 * i)
+    data: DataSet = open_data(str(tmp_path))
+    assert data.val is not None
+    assert len(data.val) == 6
+    with pytest.raises(DataError, match="validation set of its own"):
+        open_data(str(tmp_path), val_fraction=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"data": "cifar-100"}, "Did you mean cifar100"),
+        ({"data": "Digits"}, "Did you mean digits"),
+        ({"data": ""}, "none given"),
+        ({"data": "no/such/thing"}, "known names are digits cifar10"),
+        ({"data": "digits", "val_fraction": 1.0}, r"not in \[0, 1\)"),
+        ({"data": "digits", "val_fraction": -0.1}, r"not in \[0, 1\)"),
+        ({"data": "digits", "image_size": 0}, "image_size: 0"),
+        ({"data": "digits", "on_bad_image": "ignore"}, "known are stop and skip"),
+        ({"data": "digits", "label_column": "y"}, "only folders of parquet shards"),
+    ],
+)
+def test_mistakes_are_answered(options: dict[str, object], match: str) -> None:
+    with pytest.raises(DataError, match=match):
+        open_data(**options)  # type: ignore[arg-type]
+
+
+def test_close_name_of_a_folder_is_suggested(tmp_path: Path) -> None:
+    class_folder(tmp_path / "flowers")
+    with pytest.raises(DataError, match=r"Did you mean .*flowers\?"):
+        open_data(str(tmp_path / "flower"))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "images.zip").write_bytes(b"")
+    with pytest.raises(DataError, match=r"not a folder and not an \.npz"):
+        open_data(str(tmp_path / "images.zip"))
+
+
+def test_class_of_one_image_cannot_be_cut(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    class_folder(root, ("emu",), n=1, seed=9)
+    with pytest.raises(DataError, match="'emu' has one image"):
+        open_data(str(root))
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, transnet.data;"
+        "print([m for m in ('torchvision', 'PIL', 'pyarrow', 'sklearn', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

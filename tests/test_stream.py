@@ -1,0 +1,89 @@
+"""The stream gives the same pixels whatever decodes them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_files import class_folder, encoded, noise
+from transnet.data import DataError, Split, open_data
+from transnet.data.decode import resize_shorter
+from transnet.data.stream import stream
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Split:
+    root = class_folder(tmp_path / "pets", n=8, size=30)
+    (root / "cat" / "wide.png").write_bytes(encoded(noise(77, 20, 50)))
+    (root / "dog" / "tall.jpg").write_bytes(encoded(noise(78, 45, 25), "JPEG"))
+    return open_data(str(root), image_size=14).train
+
+
+def batches(split: Split) -> list[torch.Tensor]:
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))
+    return list(order.split(5))
+
+
+def test_workers_do_not_change_a_pixel(split: Split) -> None:
+    crops = torch.rand(len(split), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    options = {"stored_size": 16, "image_size": 14, "crops": crops, "pin": False}
+    alone = list(stream(split, batches(split), workers=0, **options))
+    with_two = list(stream(split, batches(split), workers=2, **options))
+    assert len(alone) == len(batches(split))
+    assert all(torch.equal(a, b) for a, b in zip(alone, with_two, strict=True))
+    assert alone[0].dtype == torch.uint8
+    assert alone[0].shape == (5, 14, 14, 3)
+
+
+def test_centre_crops_are_the_resident_images(split: Split) -> None:
+    resident = split.resident(16)[:, 1:15, 1:15]
+    got = stream(split, batches(split), stored_size=16, image_size=14, crops=None, workers=0, pin=False)
+    for indices, images in zip(batches(split), got, strict=True):
+        assert torch.equal(images, resident[indices])
+
+
+def test_crops_follow_the_order_of_the_batches_on_the_whole_image(split: Split) -> None:
+    crops = torch.tensor([[0.99, 0.0], [0.0, 0.99], [0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
+    indices = [torch.tensor([0, 8]), torch.tensor([3, 0])]
+    got = torch.cat(list(stream(split, indices, stored_size=16, image_size=14, crops=crops, workers=0, pin=False)))
+    for image, i, (u, v) in zip(got, torch.cat(indices).tolist(), crops.tolist(), strict=True):
+        whole = resize_shorter(split.decode(i), 16)
+        top, left = int(np.floor(u * (whole.shape[0] - 13))), int(np.floor(v * (whole.shape[1] - 13)))
+        assert np.array_equal(image.numpy(), whole[top : top + 14, left : left + 14])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_vanished_image_is_named(split: Split, workers: int) -> None:
+    Path(split.where(2)).unlink()
+    with pytest.raises(DataError, match=r"\.png: cannot be read") as caught:
+        list(
+            stream(
+                split,
+                [torch.tensor([2])],
+                stored_size=16,
+                image_size=14,
+                crops=None,
+                workers=workers,
+                pin=False,
+            )
+        )
+    assert "Traceback" not in str(caught.value)
+
+
+def test_crops_that_do_not_fit_the_batches_are_refused(split: Split) -> None:
+    with pytest.raises(DataError, match=r"need \(2, 2\)"):
+        stream(
+            split,
+            [torch.tensor([0, 1])],
+            stored_size=16,
+            image_size=14,
+            crops=torch.zeros(3, 2, dtype=torch.float64),
+            workers=0,
+            pin=False,
+        )
+
+
+def test_image_larger_than_stored_is_refused(split: Split) -> None:
+    with pytest.raises(DataError, match="larger than stored_size"):
+        stream(split, [], stored_size=16, image_size=17, crops=None, workers=0, pin=False)

@@ -88,6 +88,7 @@ def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
     return plan[0]
 
 
+Changes = list[tuple[Any, Rewrite | None]]
 Layers = dict[str, tuple[type[Folded], dict[Any, Rewrite | None]]]
 
 
@@ -99,17 +100,16 @@ def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layer
     for visit in seen.visits:
         for call, _ in visit.calls:
             kernels.update(dict.fromkeys(_kernels(plain, visit.name, call, stored)))
-        mixin, rewrites = _move_windows(plain, visit, t)
+        mixin, changes = _move_windows(plain, visit, t)
         known = layers.setdefault(visit.name, (mixin, {}))[1]
-        for key, change in rewrites.items():
+        for key, change in changes:
             if known.setdefault(key, change) != change:
                 raise ValueError(
                     f"fold: {t} cannot be folded exactly into {describe(plain, visit.name)}: two calls of "
                     f"{key[0]} look the same but would have to change differently; make them layers"
                 )
-    return tuple(kernels), {
-        name: (_mixin(*entry), entry[1]) for name, entry in layers.items() if any(entry[1].values())
-    }
+    moved = {name: rewrites for name, (_, rewrites) in layers.items() if any(rewrites.values())}
+    return tuple(kernels), {name: (_mixin(layers[name][0], rewrites), rewrites) for name, rewrites in moved.items()}
 
 
 def _mixin(mixin: type[Folded], rewrites: dict[Any, Rewrite | None]) -> type[Folded]:
@@ -137,15 +137,16 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
     return [f"{owner}.{name}" if owner else name for name in found]
 
 
-def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], dict[Any, Rewrite | None]]:
+def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], Changes]:
     """How one visit of a module has to change: by the input's size for layers, by the call for functions."""
     module = plain.get_submodule(visit.name)
     if (type(module).__module__, type(module).__name__) in _LAYERS and visit.size is not None and visit.calls:
         *before, (call, out) = visit.calls
         outer = before[0][0] if before else None
-        return FoldedLayer, {_turned(visit.size, t): rewrite(call, out, t, outer)}
-    changes = {replace(c, size=_turned(c.size, t)).key: rewrite(c, out, t) for c, out in visit.calls}
-    return FoldedCalls, {**changes}
+        return FoldedLayer, [(_turned(visit.size, t), rewrite(call, out, t, outer))]
+    return FoldedCalls, [
+        (replace(call, size=_turned(call.size, t)).key, rewrite(call, out, t)) for call, out in visit.calls
+    ]
 
 
 def _apply(model: nn.Module, kernels: Sequence[str], layers: Layers, t: str) -> None:

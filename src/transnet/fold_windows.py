@@ -202,18 +202,15 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
     border = [(0, 0), (0, 0)]
     clipped = any(axis.slack < 0 for axis in plain)
     if given["divisor_override"] is not None or (
-        not clipped and (given["count_include_pad"] or not any(_starts(plain)))
+        not clipped and (given["count_include_pad"] or not any(axis.start for axis in plain))
     ):
         # One divisor for all windows: zeros may be added anywhere.
         moved = _move(plain, t)
         inside = all(0 <= a.start <= a.kernel // 2 and a.windows(a.start) == a.out for a in moved)
-        padding = _starts(moved) if inside else [0, 0]
+        padding = [axis.start for axis in moved] if inside else [0, 0]
         pads = [(0, 0), (0, 0)] if inside else [(a.start, a.fitted) for a in moved]
-        return Rewrite(
-            _frame(moved),
-            _options(call, moved, padding, ceil_mode=False, count_include_pad=True),
-            _flat(pads),
-        )
+        options = _options(call, moved, padding, ceil_mode=False, count_include_pad=True)
+        return Rewrite(_frame(moved), options, _flat(pads))
     if given["count_include_pad"]:
         # The padding counts, what ceil mode adds beyond it does not: so the padding becomes input.
         border = _move_pads([(axis.start, axis.end) for axis in plain], t)
@@ -270,10 +267,6 @@ def _move_pads(pads: list[Pair], t: str) -> list[Pair]:
 
 def _layout(axes: list[Axis]) -> list[Axis]:
     return [replace(axis, size=0, out=0) for axis in axes]
-
-
-def _starts(axes: list[Axis]) -> list[int]:
-    return [axis.start for axis in axes]
 
 
 def _frame(axes: list[Axis]) -> Pads:

@@ -130,7 +130,18 @@ def test_functions_in_a_models_own_code_are_folded(t, size):
     assert error(model, t, size) <= 1e-12
 
 
-def test_a_module_with_computed_kernels_and_shared_ones_are_folded_once():
+def test_a_module_that_pools_by_a_function_may_meet_several_sizes():
+    class Halve(nn.Module):
+        def forward(self, x):
+            return F.max_pool2d(x, 2)
+
+    halve = Halve()
+    model = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), halve, halve, halve, Values()).double()
+    assert error(model, "r2", 28) <= 1e-12  # 28 and 14 fit, 7 does not
+    torch.compile(fold(model, "r2", 28), backend="aot_eager", fullgraph=True)(images(28))
+
+
+def test_shared_kernels_are_turned_once():
     class Shared(nn.Module):
         def __init__(self):
             super().__init__()

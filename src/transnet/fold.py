@@ -8,6 +8,7 @@ strides fit the sizes; elsewhere the windows of strided layers have to move as w
 """
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4
-from transnet.fold_layers import Folded, FoldedCalls, FoldedLayer, FoldedUncompiledCalls, replace_class, restore_class
+from transnet.fold_layers import (
+    Changes,
+    Folded,
+    FoldedCalls,
+    FoldedLayer,
+    FoldedUncompiledCalls,
+    replace_class,
+    restore_class,
+)
 from transnet.fold_trace import Trace, Visit, describe, find_culprit, same, trace
 from transnet.fold_windows import REVERSED, Call, Pair, Rewrite, rewrite
 
@@ -88,8 +97,7 @@ def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
     return plan[0]
 
 
-Changes = list[tuple[Any, Rewrite | None]]
-Layers = dict[str, tuple[type[Folded], dict[Any, Rewrite | None]]]
+Layers = dict[str, tuple[type[Folded], list[Changes]]]
 
 
 def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layers]:
@@ -101,20 +109,20 @@ def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layer
         for call, _ in visit.calls:
             kernels.update(dict.fromkeys(_kernels(plain, visit.name, call, stored)))
         mixin, changes = _move_windows(plain, visit, t)
-        known = layers.setdefault(visit.name, (mixin, {}))[1]
-        for key, change in changes:
+        layers.setdefault(visit.name, (mixin, []))[1].append(changes)
+    moved: Layers = {}
+    for name, (mixin, visits) in layers.items():
+        known: dict[Any, Rewrite | None] = {}
+        for key, change in itertools.chain(*visits):
             if known.setdefault(key, change) != change:
                 raise ValueError(
-                    f"fold: {t} cannot be folded exactly into {describe(plain, visit.name)}: two calls of "
-                    f"{key[0]} look the same but would have to change differently; make them layers"
+                    f"fold: {t} cannot be folded exactly into {describe(plain, name)}: two calls of {key[0]} "
+                    "look the same but would have to change differently; make them layers"
                 )
-    moved = {name: rewrites for name, (_, rewrites) in layers.items() if any(rewrites.values())}
-    return tuple(kernels), {name: (_mixin(layers[name][0], rewrites), rewrites) for name, rewrites in moved.items()}
-
-
-def _mixin(mixin: type[Folded], rewrites: dict[Any, Rewrite | None]) -> type[Folded]:
-    pads = any(key[0] == "pad" for key, change in rewrites.items() if change is not None)
-    return FoldedUncompiledCalls if pads else mixin
+        pads = any(key[0] == "pad" for key, change in known.items() if change is not None)
+        if any(known.values()):
+            moved[name] = (FoldedUncompiledCalls if pads else mixin, visits)
+    return tuple(kernels), moved
 
 
 def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -> list[str]:
@@ -138,7 +146,7 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
 
 
 def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], Changes]:
-    """How one visit of a module has to change: by the input's size for layers, by the call for functions."""
+    """How one visit of a module has to change."""
     module = plain.get_submodule(visit.name)
     if (type(module).__module__, type(module).__name__) in _LAYERS and visit.size is not None and visit.calls:
         *before, (call, out) = visit.calls
@@ -152,8 +160,8 @@ def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded],
 def _apply(model: nn.Module, kernels: Sequence[str], layers: Layers, t: str) -> None:
     _turn_kernels(model, kernels, d4.inverse(t))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    for name, (mixin, rewrites) in layers.items():
-        replace_class(model.get_submodule(name), mixin, dict(rewrites), device)
+    for name, (mixin, visits) in layers.items():
+        replace_class(model.get_submodule(name), mixin, visits, device)
 
 
 def _turn_kernels(model: nn.Module, names: Sequence[str], t: str) -> None:

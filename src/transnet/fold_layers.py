@@ -42,6 +42,9 @@ def _reframe(x: Tensor, pads: Pads, mode: str, value: float) -> Tensor:
     return x[..., -top : x.shape[-2] + bottom, -left : x.shape[-1] + right]
 
 
+Changes = list[tuple[Any, Rewrite | None]]  # by the input's size for layers, by the call for functions
+
+
 class Folded(nn.Module):
     """What all folded layers share; never made directly, see ``replace_class``."""
 
@@ -91,13 +94,14 @@ class FoldedCalls(Folded):
     """A module whose own code calls convolutions, pooling or padding as functions: those calls are moved."""
 
     rewrites: dict[tuple[Any, ...], Rewrite | None]
+    expected: list[set[tuple[Any, ...]]]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The plain module's code, with its calls replaced while it runs."""
         met: set[tuple[Any, ...]] = set()
         with _ReplaceCalls(self.rewrites, met):
             output = super().forward(*args, **kwargs)  # type: ignore[misc]
-        if len(met) < sum(change is not None for change in self.rewrites.values()):
+        if met not in self.expected:
             raise RuntimeError(f"{type(self).__name__} did not make the calls it was folded for; run it uncompiled")
         return output
 
@@ -106,19 +110,20 @@ class FoldedUncompiledCalls(FoldedCalls):
     """The same where padding is among the calls: torch.compile would not let a mode see that, so it is left out."""
 
 
-def replace_class(
-    module: nn.Module, mixin: type[Folded], rewrites: dict[Any, Rewrite | None], device: torch.device
-) -> None:
-    """Turn a plain module into a folded one, in place."""
-    rows = [[*_size_of(key), *change.frame] for key, change in rewrites.items() if change is not None]
+def replace_class(module: nn.Module, mixin: type[Folded], visits: list[Changes], device: torch.device) -> None:
+    """Turn a plain module into a folded one, in place; ``visits`` has the changes for each time that it is called."""
+    rewrites = {key: change for changes in visits for key, change in changes}
+    moved = {key: change for key, change in rewrites.items() if change is not None}
+    rows = [[*_size_of(key), *change.frame] for key, change in moved.items()]
     module.register_buffer("folded_pads", torch.tensor(rows, device=device))
     module.rewrites = rewrites  # type: ignore[assignment]
+    module.expected = [{key for key, _ in changes if key in moved} for changes in visits]  # type: ignore[assignment]
     module.__class__ = _subclass(mixin, type(module))  # type: ignore[arg-type]
 
 
 def restore_class(module: Folded) -> None:
     """Turn a folded module back into the plain one, in place."""
-    del module.folded_pads, module.rewrites  # type: ignore[attr-defined]
+    del module.folded_pads, module.rewrites, module.expected  # type: ignore[attr-defined]
     module.__class__ = module.plain_class  # type: ignore[assignment]
 
 

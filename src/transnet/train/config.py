@@ -59,6 +59,8 @@ class TrainConfig:
     """α of mixup, 0 for none."""
     cutmix: float = 0.0
     """α of CutMix, 0 for none."""
+    invariance_weight: float = 0.0
+    """Weight of a penalty on kernels that rotations by 90° change (see `transnet invariance`)."""
     heads: Literal["separate", "shared"] = "separate"
     """shared: one head under all transforms (the paper's "Algorithm only")."""
     bn: Literal["joint", "separate"] = "joint"
@@ -112,7 +114,7 @@ class TrainConfig:
         for name, low in (("epochs", 1), ("batch_size", 1), ("workers", 0), ("evaluate_every", 0), ("seed", 0)):
             if getattr(self, name) < low:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
-        for name in ("lr", "weight_decay", "mixup", "cutmix", "momentum", "checkpoint_every"):
+        for name in ("lr", "weight_decay", "mixup", "cutmix", "momentum", "checkpoint_every", "invariance_weight"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more is needed")
         for name in ("val_fraction", "label_smoothing", "warmup"):

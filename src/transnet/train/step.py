@@ -144,6 +144,13 @@ class Step:
             else self._loss
         )
 
+    def prepare(self) -> None:
+        """Compile and capture before the first step, so that no epoch's time has it in."""
+        if self.capture:
+            for step in (0, self.feed.steps - 1):
+                if (size := self.feed.size(step)) not in self._graphs:
+                    self._graphs[size] = self._captured(step, size)
+
     def start(self, plan: Plan, step: int, done: int) -> None:
         """Begin an epoch, or go on within it."""
         self.feed.start(plan, step)
@@ -161,8 +168,6 @@ class Step:
                 generator is part of a run's state.
         """
         size = self.feed.size(step)
-        if self.capture and size not in self._graphs:
-            self._graphs[size] = self._captured(step, size)
         torch.manual_seed(seed)
         if self.capture:
             self._graphs[size].replay()

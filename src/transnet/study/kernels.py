@@ -7,11 +7,10 @@ group is trivial, and it would score zero.
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from torch import Tensor
 
 from transnet import d4
-from transnet.invariance import Measure, layer_invariance, random_kernel_score
+from transnet.invariance import Measure, kernels, layer_invariance, random_kernel_score
 from transnet.train.run import Run, load
 
 LABELS = {
@@ -29,8 +28,8 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
     """Mean and spread per layer of every run, and every kernel of the last layer.
 
     Returns:
-        ``{"group", "measure", "runs": {run: {"transforms", "layers": {name: {"mean", "std", "n", "random"}}, "last"}}}``,
-        where ``random`` is the value of a kernel of independent normal entries and of the same shape (and, for l2, of
+        ``{"group", "measure", "runs": {run: {"transforms", "layers": {name: {"mean", "std", "n", "random"}},
+        "last"}}}``, where ``random`` is the value of a kernel of independent normal entries and of the same shape (and, for l2, of
         the same mean norm).
     """
     if measure not in get_args(Measure):
@@ -40,8 +39,7 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
     for path in paths:
         net = load(path)
         scores = layer_invariance(net.backbone, group=names, measure=measure)
-        norms = {name: _norms(net.backbone.get_submodule(name).weight) for name in scores}
-        shapes = {name: net.backbone.get_submodule(name).weight.shape[1:] for name in scores}
+        weights = kernels(net.backbone)
         runs[str(path)] = {
             "transforms": Run(path).read_config()["train"]["transforms"],
             "layers": {
@@ -49,7 +47,7 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
                     "mean": values.mean().item(),
                     "std": values.std().item(),
                     "n": len(values),
-                    "random": _random(shapes[name], names, measure, norms[name]),
+                    "random": _random(weights[name], names, measure),
                 }
                 for name, values in scores.items()
             },
@@ -109,10 +107,8 @@ def _save(figure: Any, path: Path) -> list[Path]:
     return files
 
 
-def _norms(weight: Tensor) -> float:
-    return weight.detach().flatten(1).norm(dim=1).mean().item()
-
-
-def _random(shape: torch.Size, group: tuple[str, ...], measure: Measure, norm: float) -> float:
-    relative = random_kernel_score(shape, group, "relative" if measure == "l2" else measure)
+def _random(weight: Tensor, group: tuple[str, ...], measure: Measure) -> float:
+    """What kernels of independent entries, of this layer's shape and mean norm, would score."""
+    relative = random_kernel_score(weight.shape[1:], group, "relative" if measure == "l2" else measure)
+    norm = weight.detach().flatten(1).norm(dim=1).mean().item()
     return relative * norm if measure == "l2" else relative

@@ -28,9 +28,9 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
     """Mean and spread per layer of every run, and every kernel of the last layer.
 
     Returns:
-        ``{"group", "measure", "runs": {run: {"transforms", "layers": {name: {"mean", "std", "n", "random"}},
-        "last"}}}``, where ``random`` is the value of a kernel of independent normal entries and of the same shape (and, for l2, of
-        the same mean norm).
+        ``group``, ``measure`` and ``runs``: for each run its ``transforms``, its ``layers`` (``mean``, ``std``, ``n``
+        and ``random``: what a kernel of independent normal entries of the same shape scores, for l2 at the layer's
+        mean norm) and every kernel's value in the ``last`` layer.
     """
     if measure not in get_args(Measure):
         raise ValueError(f"--measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")

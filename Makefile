@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/installed
 
-.PHONY: help test test-all check format clean
+.PHONY: help test test-all check demo format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -27,6 +27,10 @@ check: $(STAMP) ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) benchmarks/fill_tables.py --check
+
+demo: $(STAMP) ## base against TransNet on digits, under two minutes
+	.venv/bin/transnet demo
 
 format: $(STAMP) ## put the code into the project's format
 	$(PY) -m ruff check --fix .

@@ -12,7 +12,6 @@ import argparse
 import gc
 import json
 import multiprocessing
-import resource
 import statistics
 import time
 
@@ -77,9 +76,16 @@ def _resident(kind, m, size, queue):
     torch.set_num_threads(1)
     net, (x, y) = build(kind, m, "cpu"), batch(size, "cpu")
     step(net, x[:2], y[:2], "cpu")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # forget the peak that importing left
+    before = _memory("VmRSS")
     step(net, x, y, "cpu")
-    queue.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    queue.put(_memory("VmHWM") - before)
+
+
+def _memory(what):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(what))
 
 
 def peak_memory(kind, m, size, device):

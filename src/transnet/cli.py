@@ -204,16 +204,20 @@ class DemoOptions:
     """Share of the training images."""
     epochs: int = 60
     """Of each run."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the figures, run by run, to this file too."""
 
 
 def _demo(arguments: Sequence[str]) -> int:
     options = tyro.cli(DemoOptions, prog="transnet demo", args=list(arguments))
     if options.seeds < 1:
         raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
-    from transnet.study.demo import demo
+    from transnet.study.demo import demo, summary
 
     out = Path(options.out) if options.out else None
-    demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    rows = demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    if options.json:
+        Path(options.json).write_text(json.dumps(summary(rows), indent=1))
     return 0
 
 

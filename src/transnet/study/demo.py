@@ -69,6 +69,31 @@ def _config(out: Path, transforms: str, seed: int, train_fraction: float, epochs
     return from_dict(settings)
 
 
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The demo's figures, run by run, with where they come from."""
+    some = rows[0]["result"]
+    return {
+        "command": "transnet demo",
+        "commit": some["commit"],
+        "versions": some["versions"],
+        "device": some["device"],
+        "train_images": some["train"]["n"],
+        "test_images": some["test"]["full"]["n"],
+        "rows": [
+            {
+                "kind": row["kind"],
+                "seed": row["seed"],
+                "pruned": row["result"]["test"]["pruned"]["accuracy"],
+                "full": row["result"]["test"]["full"]["accuracy"],
+                "generalization": row["result"]["generalization"],
+                "train_passes": row["result"]["cost"]["train_passes"],
+                "predict_passes": row["result"]["cost"]["predict_passes"],
+            }
+            for row in rows
+        ],
+    }
+
+
 def _table(rows: list[dict[str, Any]]) -> Table:
     some = rows[0]["result"]
     n = len({row["seed"] for row in rows})
@@ -84,10 +109,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         passes = f"{results[0]['cost']['train_passes']:,}"
         ratio = _figure([r["generalization"] for r in results], "{:.2f}")
         pruned = _figure([100 * r["test"]["pruned"]["accuracy"] for r in results], "{:.2f}")
-        table.add_row("base" if m == 1 else f"PT{m} (pruned)", pruned, ratio, passes, "1")
+        table.add_row("base" if m == 1 else f"PT{m}, pruned", pruned, ratio, passes, "1")
         if m > 1:
             full = _figure([100 * r["test"]["full"]["accuracy"] for r in results], "{:.2f}")
-            table.add_row(f"T{m} (all heads)", full, "", passes, str(m))
+            table.add_row(f"T{m}, all heads", full, "", passes, str(m))
     return table
 
 

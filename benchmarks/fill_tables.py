@@ -43,15 +43,16 @@ def demo():
         m = runs[0]["predict_passes"]
         ratio = figure([run["generalization"] for run in runs], "{:.1f}")
         pruned = figure([100 * run["pruned"] for run in runs], "{:.2f}")
-        rows.append(["base" if m == 1 else f"PT{m}, pruned", pruned, ratio, f"{runs[0]['train_passes']:,}", 1])
+        rows.append([kind if m == 1 else f"PT{m}, pruned", pruned, ratio, f"{runs[0]['train_passes']:,}", 1])
         if m > 1:
             full = figure([100 * run["full"] for run in runs], "{:.2f}")
             rows.append([f"T{m}, all heads", full, "", f"{runs[0]['train_passes']:,}", m])
     n = len({row["seed"] for row in found["rows"]})
     caption = (
-        f"scikit-learn's digits, {found['train_images']} training and {found['test_images']} test images, n = {n} seeds, "
-        f"mean ± standard error; {found['device']}, torch {found['versions']['torch']}, commit {found['commit']} "
-        "([results/demo.json](results/demo.json)). T3 and T2 train for three and two times the passes of base."
+        f"scikit-learn's digits, {found['train_images']} training and {found['test_images']} test images, "
+        f"n = {n} seeds, mean ± standard error. "
+        f"{found['device']}, torch {found['versions']['torch']}, commit {found['commit']} "
+        "([results/demo.json](results/demo.json))."
     )
     head = ["", "accuracy %", "test / train loss", "training passes", "passes an image"]
     return table(head, rows) + "\n\n" + caption
@@ -76,8 +77,9 @@ def results():
             )
     if found := read("kill_resume.json"):
         parts.append(
-            f"Runs killed with SIGKILL at a random moment and resumed: {found['identical']} of {found['kills']} ended with "
-            "the same weights, bit for bit, as the undisturbed run ([results/kill_resume.json](results/kill_resume.json))."
+            f"Runs killed with SIGKILL at a random moment and resumed: {found['identical']} of {found['kills']} ended "
+            "with the same weights, bit for bit, as the undisturbed run "
+            "([results/kill_resume.json](results/kill_resume.json))."
         )
     accuracy = "Accuracy on CIFAR-100 is not in this table yet: a figure is shown only when its runs are in `results/`."
     return "\n\n".join([accuracy, *parts])
@@ -91,10 +93,11 @@ def main():
     before = readme.read_text()
     after = before
     for name, make in TABLES.items():
-        pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-        if not re.search(pattern, after, re.DOTALL):
+        if not re.search(rf"<!-- table: {name} -->\n.*?<!-- end -->", after, re.DOTALL):
             sys.exit(f"README.md has no markers for the table {name}")
-        after = re.sub(pattern, lambda m, made=make(): f"{m[1]}\n{made}\n\n{m[2]}", after, flags=re.DOTALL)
+        start, end = f"<!-- table: {name} -->\n", "<!-- end -->"
+        head, rest = after.split(start, 1)
+        after = f"{head}{start}\n{make()}\n\n{end}{rest.split(end, 1)[1]}"
     if "--check" in sys.argv[1:]:
         if after != before:
             sys.exit("README.md and results/ differ: run python benchmarks/fill_tables.py")

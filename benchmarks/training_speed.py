@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from environment import environment
 
+from environment import environment
 from transnet import TransNet, backbones, d4, recipes
 from transnet.data import open_data
 from transnet.data.augment import plan

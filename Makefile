@@ -17,11 +17,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[all,dev]'
 	@touch $(STAMP)
 
+# One thread a process and a process a core: the tests' networks are too small for threads.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --durations=15
+
 test: $(STAMP) ## the tests, without those marked slow
-	$(PY) -m pytest -m "not slow" --durations=15
+	$(PYTEST) --dist loadfile -m "not slow"
 
 test-all: $(STAMP) ## the slow tests
-	$(PY) -m pytest -m slow --durations=15
+	$(PYTEST) --dist worksteal -m slow
 
 check: $(STAMP) ## ruff and mypy
 	$(PY) -m ruff check .

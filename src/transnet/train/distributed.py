@@ -6,10 +6,11 @@ A batch is split among the processes, not multiplied: ``--batch-size`` is the gl
 epoch and counted once in evaluation, whatever their number.
 """
 
+import atexit
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -40,6 +41,12 @@ class World:
             dist.all_reduce(value)
         return value
 
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Give every process the first one's values, in place."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
     def any(self, flag: bool, device: torch.device) -> bool:
         """Whether any process says so."""
         if self.size == 1:
@@ -57,18 +64,25 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-@contextmanager
-def world(device: str) -> Iterator[World]:
-    """Join the processes that torchrun started; a single process where it did not."""
-    if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
-        yield World()
-        return
-    cuda = device != "cpu" and torch.cuda.is_available()
+def join(device: str) -> World:
+    """Join the processes that torchrun started; a single process where it did not.
+
+    They stay together until they end: to part and meet again for a second run, each would have to wait until all
+    others have left.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return World()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    cuda = device != "cpu" and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    dist.init_process_group("nccl" if cuda else "gloo")
-    try:
-        yield World(dist.get_rank(), dist.get_world_size(), local_rank)
-    finally:
+    if not dist.is_initialized():
+        # The others wait while the first one decodes the images. One that dies is noticed by torchrun, not by this.
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(hours=2))
+        atexit.register(_part)
+    return World(dist.get_rank(), dist.get_world_size(), local_rank)
+
+
+def _part() -> None:
+    if dist.is_initialized():
         dist.destroy_process_group()

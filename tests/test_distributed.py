@@ -116,8 +116,8 @@ def test_each_image_is_seen_once_an_epoch(data: Path, several: Path) -> None:
     second = torch.cat([parts[1][key] for key in sorted(parts[1])[:-1]])
     seen = torch.cat([first, second]).flatten(1)
     assert len(seen) == N
-    distances = torch.cdist(seen, expected)
-    assert distances.min(1).values.max() < 1e-3
+    distances = torch.cdist(seen, expected, compute_mode="donot_use_mm_for_euclid_dist")
+    assert distances.min(1).values.max() < 1e-4
     assert sorted(distances.argmin(1).tolist()) == list(range(N))
 
 
@@ -155,6 +155,7 @@ def test_a_run_may_go_on_with_another_number_of_processes(data: Path, tmp_path: 
     close(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_with_everything_saved(data: Path, tmp_path: Path) -> None:
     said = torchrun("stopped", data, tmp_path / "run", status=1)
     assert "Stopped" in said

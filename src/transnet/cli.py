@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb needs it: ``transnet --help`` answers at
 import dataclasses
 import difflib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -92,7 +93,8 @@ def _train(arguments: Sequence[str]) -> int:
         result = train(config)
     except Stopped as stopped:
         return _fail(str(stopped), 1)
-    _print_result(result)
+    if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+        _print_result(result)
     return 0
 
 

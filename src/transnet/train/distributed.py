@@ -4,6 +4,9 @@
 
 A batch is split among the processes, not multiplied: ``--batch-size`` is the global one, every image is seen once an
 epoch and counted once in evaluation, whatever their number.
+
+With ``--max-restarts 3`` a run goes on by itself after a process died. Over several nodes, set
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun then, or the new processes may look for those that ended.
 """
 
 import atexit
@@ -15,6 +18,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,9 @@ class World:
             dist.barrier()
 
 
-def restarted() -> bool:
-    """Whether torchrun started this process again after a failure: then the run goes on by itself."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """How often torchrun started this process again after a failure: then the run goes on by itself."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def join(device: str) -> World:
@@ -77,10 +82,20 @@ def join(device: str) -> World:
     if cuda:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     if not dist.is_initialized():
-        # The others wait while the first one decodes the images. One that dies is noticed by torchrun, not by this.
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(hours=2))
+        _meet("nccl" if cuda else "gloo")
         atexit.register(_part)
     return World(dist.get_rank(), dist.get_world_size(), local_rank)
+
+
+def _meet(backend: str) -> None:
+    # The others wait while the first one decodes the images. One that dies is noticed by torchrun, not by this.
+    patience = timedelta(hours=2)
+    store, rank, size = next(rendezvous("env://", timeout=patience))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        # torchrun keeps its store when it starts the processes again: the addresses of those that ended are still
+        # in it. (The count is each node's own, so that with several nodes it would part them.)
+        store = PrefixStore(f"start {restarts()}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
 
 
 def _part() -> None:

@@ -26,7 +26,7 @@ from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.curves import Curves
 from transnet.train.device import autocast_for, determinism, device_name, find_device, fits_on_device, sgd
-from transnet.train.distributed import World, join, restarted
+from transnet.train.distributed import World, join, restarts
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
@@ -68,7 +68,9 @@ class _Trainer:
         d4.parse(config.transforms)  # a mistake there is said before anything is read
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
-        self.config = dataclasses.replace(config, resume=config.resume or restarted())
+        # Not every node counts a restart.
+        resume = processes.any(config.resume or restarts() > 0, device)
+        self.config = dataclasses.replace(config, resume=resume)
         self.run = Run(config.out)
         self.given = model
         self.seconds = 0.0  # of training, over all sessions of the run

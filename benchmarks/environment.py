@@ -1,5 +1,6 @@
 """What every result file says of where it came from."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -19,8 +20,8 @@ def environment(device: str) -> dict[str, object]:
     ).stdout.strip()  # fmt: skip
     gpu = device.startswith("cuda")
     return {
-        "command": "python " + " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        "commit": commit or None,
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])]),
+        "commit": commit or os.environ.get("TRANSNET_COMMIT"),
         "device": torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads",
         "versions": {
             "python": platform.python_version(),
@@ -29,3 +30,8 @@ def environment(device: str) -> dict[str, object]:
             "timm": timm.__version__,
         },
     }
+
+
+def _portable(word: str) -> str:
+    """A path on one machine means nothing on another: its name does."""
+    return Path(word).name if word.startswith("/") else word

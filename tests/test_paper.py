@@ -1,14 +1,19 @@
 """The paper's equations, lemmas and examples, by their numbers, as statements that can fail."""
 
+import copy
 import itertools
 
+import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from transnet import TransNet, backbones, d4, heads_loss
+from transnet.fold import fold
+from transnet.invariance import group_mean, invariance_score
 
 
 class ConvGapLinear(nn.Module):
@@ -133,3 +138,122 @@ def test_example_the_given_weights_have_zero_error_but_not_zero_cross_entropy():
     loss = heads_loss(logits, EXAMPLE_Y)
     assert torch.allclose(loss, torch.log1p(torch.exp(torch.tensor(-3.0, dtype=torch.float64))))
     assert round(loss.item(), 4) == 0.0486
+
+
+# ------------------------------------------------------------------- section 4: compiling transforms, invariant optima
+
+
+def resnet18_for_32():
+    """A ResNet-18 as the paper has it for CIFAR: a 3×3 stem, no pooling behind it; nothing in it is trivial."""
+    model = torchvision.models.resnet18(num_classes=10)
+    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, std=0.1)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.1)
+    return model.double().eval()
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    torch.manual_seed(0)
+    return resnet18_for_32()
+
+
+@torch.no_grad()
+def error_of_the_plain_rule(model, t, side):
+    """Prop. 1 to the letter: t⁻¹ on every kernel, and nothing else."""
+    compiled = copy.deepcopy(model)
+    for module in compiled.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.copy_(d4.apply(d4.inverse(t), module.weight))
+    x = torch.randn(2, 3, side, side, dtype=torch.float64)
+    want = model(d4.apply(t, x))
+    return ((compiled(x) - want).norm() / want.norm()).item()
+
+
+@pytest.mark.parametrize(("t", "side"), [("r1", 33), ("r2", 33), ("m0", 33), ("m3", 33), ("m3", 32)])
+def test_proposition_1_holds_as_stated_where_the_strides_fit(resnet, t, side):
+    assert error_of_the_plain_rule(resnet, t, side) < 1e-12
+
+
+@pytest.mark.parametrize("t", ["r1", "r2"])
+def test_proposition_1_fails_as_stated_at_32_and_holds_with_moved_windows(resnet, t):
+    """Erratum: the proof's induction needs c(t(x)) = t(t⁻¹(c)(x)), which a stride that does not fit breaks."""
+    assert error_of_the_plain_rule(resnet, t, 32) > 0.05
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        want = resnet(d4.apply(t, x))
+        assert ((fold(resnet, t, 32)(x) - want).norm() / want.norm()) < 1e-12
+
+
+def convex_problem():
+    """One head, fixed g, linear up to it: cross-entropy is convex in the kernels, and its optima are not unique."""
+    x, y = torch.randn(120, 2, 5, 5, dtype=torch.float64), torch.randint(2, (120,))
+    g = torch.randn(2, 3, dtype=torch.float64)  # three kernels for two logits: some changes leave the loss alone
+
+    def loss(kernels, t):
+        return F.cross_entropy(F.conv2d(d4.apply(t, x), kernels, padding=1).mean((2, 3)) @ g.T, y)
+
+    return lambda kernels: sum(loss(kernels, t) for t in ("r0", "r1", "r2", "r3")) / 4
+
+
+def minimise(loss, start):
+    parameters = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [parameters], max_iter=2000, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss(parameters)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    return parameters.detach(), loss(parameters).item()
+
+
+def test_proposition_2_the_group_mean_of_an_optimum_is_an_optimum():
+    loss = convex_problem()
+    kernels, optimum = minimise(loss, torch.randn(3, 2, 3, 3, dtype=torch.float64))
+    mean = group_mean(kernels)
+    assert invariance_score(kernels, measure="relative").max() > 0.1  # the optimum found is not invariant itself
+    assert invariance_score(mean).max() < 1e-12
+    assert abs(loss(mean).item() - optimum) < 1e-9
+    _, constrained = minimise(lambda w: loss(group_mean(w)), torch.randn(3, 2, 3, 3, dtype=torch.float64))
+    assert abs(constrained - optimum) < 1e-9
+
+
+def test_lemma_2_some_head_folded_into_a_base_network_has_at_most_the_transformation_loss(resnet):
+    """Erratum: the proof's h_{t⁻¹(θ)} takes X itself, not t(X)."""
+    net = TransNet(resnet, ("r0", "r1", "r2")).double().eval()
+    x, y = torch.randn(6, 3, 32, 32, dtype=torch.float64), torch.randint(10, (6,))
+    with torch.no_grad():
+        losses = heads_loss(net(x), y, reduction="none")
+        for i, t in enumerate(net.transforms):
+            base = fold(nn.Sequential(net.backbone, net.heads[i]), t, 32)
+            torch.testing.assert_close(F.cross_entropy(base(x), y), losses[i])
+    assert losses.min() <= heads_loss(net(x), y)
+
+
+# ----------------------------------------------------------------------------------- section 5.3: the invariance score
+
+
+@pytest.mark.parametrize("group", ["r0,r1,r2,r3", "m0", "r2,m1"])
+def test_lemma_3_the_group_mean_is_the_nearest_invariant_kernel(group):
+    """Against a minimisation over all u with u = t(u) for every t, which knows nothing of means."""
+    kernel = torch.randn(1, 3, 3, dtype=torch.float64)
+    basis = torch.eye(9, dtype=torch.float64).reshape(9, 3, 3)
+    constraints = torch.cat([(basis - d4.apply(t, basis)).flatten(1).T for t in d4.generate(group)])
+    _, singular, rows = torch.linalg.svd(constraints)
+    invariant = rows[int((singular > 1e-9).sum()) :]
+    solution, distance = minimise(
+        lambda c: (kernel.flatten() - c @ invariant).square().sum(), torch.zeros(len(invariant), dtype=torch.float64)
+    )
+    nearest = (solution @ invariant).reshape(1, 1, 3, 3)
+    torch.testing.assert_close(group_mean(kernel[None], group), nearest, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(invariance_score(kernel[None], group).item(), distance**0.5)

@@ -4,7 +4,9 @@ The public names are resolved when first used, so that ``import transnet`` (and 
 import torch.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -12,11 +14,26 @@ __version__ = "0.1.0"
 _HOME = {
     "TransNet": "model",
     "heads_loss": "model",
+    "fold": "fold",
+    "invariance_score": "invariance",
+    "layer_invariance": "invariance",
+    "invariance_penalty": "invariance",
     "load": "train.run",
 }
-__all__ = ["TransNet", "__version__", "heads_loss", "load"]
+__all__ = [
+    "TransNet",
+    "__version__",
+    "fold",
+    "heads_loss",
+    "invariance_penalty",
+    "invariance_score",
+    "layer_invariance",
+    "load",
+]
 
 if TYPE_CHECKING:
+    from transnet.fold import fold
+    from transnet.invariance import invariance_penalty, invariance_score, layer_invariance
     from transnet.model import TransNet, heads_loss
     from transnet.train.run import load
 
@@ -29,3 +46,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """``transnet.fold`` is the function, also after the file of that name was imported and tried to take its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _HOME and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

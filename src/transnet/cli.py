@@ -10,13 +10,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 VERBS = {
     "train": "train a classifier with one head per transform of the images",
     "evaluate": "measure finished runs: pruned, full, every head, ensembles",
+    "prune": "turn a run into the plain classifier, at one pass an image",
+    "invariance": "how far the kernels of runs are from invariant ones, with figures",
     "demo": "base against TransNet on scikit-learn's digits, in under two minutes",
 }
 
@@ -31,6 +33,7 @@ transnet VERB --help explains a verb. First steps:
   transnet demo
   transnet train cifar100 --transforms r0,r1 --out runs/t2
   transnet evaluate runs/t2
+  transnet prune runs/t2 --out models/better
 """
 
 
@@ -165,7 +168,7 @@ class EvaluateOptions:
     Example: transnet evaluate runs/t2 --json
     """
 
-    runs: tyro.conf.Positional[tuple[str, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
     """Folders of finished runs."""
     data: str | None = None
     """Measure on this data set's test split instead of the run's own; it must have the same classes."""
@@ -203,14 +206,103 @@ class DemoOptions:
     """Share of the training images."""
     epochs: int = 60
     """Of each run."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the figures, run by run, to this file too."""
 
 
 def _demo(arguments: Sequence[str]) -> int:
     options = tyro.cli(DemoOptions, prog="transnet demo", args=list(arguments))
     if options.seeds < 1:
         raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
-    from transnet.study.demo import demo
+    from transnet.study.demo import demo, summary
 
     out = Path(options.out) if options.out else None
-    demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    rows = demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    if options.json:
+        Path(options.json).write_text(json.dumps(summary(rows), indent=1))
     return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PruneOptions:
+    """Prune a finished run to the plain classifier: model.safetensors under the model's own names, and config.json.
+
+    Example: transnet prune runs/t2 --out models/better
+    """
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Folder of a finished run."""
+    out: Annotated[str, tyro.conf.arg(metavar="DIR")]
+    """Folder to make."""
+    head: str = "r0"
+    """The head to keep. Any but r0 has its transform folded into the weights. best: the one of the lowest validation
+    loss, for a run with --val-fraction."""
+
+
+def _prune(arguments: Sequence[str]) -> int:
+    options = tyro.cli(PruneOptions, prog="transnet prune", args=list(arguments))
+    from transnet.ship.prune import prune_run
+
+    written = prune_run(options.run, options.out, head=options.head)
+    folded = f", its transform folded in for {written['image_size']}×{written['image_size']}" if written["fold"] else ""
+    print(f"{options.out}: {written['model']}, head {written['head']}{folded}")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class InvarianceOptions:
+    """How far the kernels of finished runs are from invariant ones: a table, and the paper's Figs. 5 and 6.
+
+    Higher is less invariant for l2 and relative, more invariant for cosine and pearson. 1×1 kernels are left out.
+
+    Example: transnet invariance runs/base runs/t2 runs/t3 --out figures
+    """
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
+    """Folders of finished runs."""
+    group: str = "r0,r1,r2,r3"
+    """The transforms, completed to the group they generate; one group for all runs."""
+    measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
+    """l2 is the paper's score."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Draw the figures here, as SVG and PNG, and keep their data as JSON."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def _invariance(arguments: Sequence[str]) -> int:
+    options = tyro.cli(InvarianceOptions, prog="transnet invariance", args=list(arguments))
+    if not options.runs:
+        raise ValueError("invariance: no run given; give the folder of a finished run")
+    from transnet.study.kernels import compare, draw
+
+    comparison = compare(list(options.runs), group=options.group, measure=options.measure)
+    if options.json:
+        print(json.dumps(comparison, indent=1))
+    else:
+        _print_invariance(comparison)
+    if options.out:
+        files = draw(comparison, Path(options.out))
+        (Path(options.out) / "invariance.json").write_text(json.dumps(comparison, indent=1))
+        print("drawn: " + ", ".join(str(file) for file in files if file.suffix == ".png"), file=sys.stderr)
+    return 0
+
+
+def _print_invariance(comparison: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    runs = comparison["runs"]
+    table = Table(
+        title=f"{comparison['measure']} under {comparison['group']}, mean ± standard deviation of the kernels"
+    )
+    table.add_column("layer")
+    for name, run in runs.items():
+        table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
+    table.add_column("random\nkernels", justify="right")
+    first = next(iter(runs.values()))["layers"]
+    for layer in first:
+        cells = [run["layers"].get(layer) for run in runs.values()]
+        shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
+        table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
+    Console().print(table)

@@ -61,6 +61,8 @@ class TrainConfig:
     """α of mixup, 0 for none."""
     cutmix: float = 0.0
     """α of CutMix, 0 for none."""
+    invariance_weight: float = 0.0
+    """Weight of a penalty on kernels that rotations by 90° change (see `transnet invariance`)."""
     heads: Literal["separate", "shared"] = "separate"
     """shared: one head under all transforms (the paper's "Algorithm only")."""
     bn: Literal["joint", "separate"] = "joint"
@@ -117,7 +119,7 @@ class TrainConfig:
         for name, low in least.items():
             if getattr(self, name) is not None and getattr(self, name) < low:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
-        for name in ("lr", "weight_decay", "mixup", "cutmix", "checkpoint_every"):
+        for name in ("lr", "weight_decay", "mixup", "cutmix", "checkpoint_every", "invariance_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more is needed")
         for name in ("val_fraction", "label_smoothing", "warmup", "momentum"):

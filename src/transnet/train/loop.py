@@ -29,7 +29,7 @@ from transnet.train.device import autocast_for, determinism, device_name, find_d
 from transnet.train.distributed import World, join, restarts
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.look import Looker
-from transnet.train.objective import Objective, cross_entropy
+from transnet.train.objective import objective_of
 from transnet.train.progress import RunProgress, say
 from transnet.train.run import CUSTOM, Run, command, commit, describe, versions
 from transnet.train.schedule import learning_rates
@@ -81,6 +81,9 @@ class _Trainer:
         started = time.perf_counter()
         self._prepare()
         first = self._restore()
+        preparing = time.perf_counter()
+        self.step.prepare()
+        prepared = time.perf_counter() - preparing
         trained, passes, seconds = self._epochs(first)
         if trained is not None:
             raise trained
@@ -96,6 +99,7 @@ class _Trainer:
             },
             "seconds": time.perf_counter() - started,
             "train_seconds": seconds,
+            "compile_seconds": prepared,
             "versions": versions(),
             "device": device_name(self.device),
             "processes": self.world.size,
@@ -158,7 +162,7 @@ class _Trainer:
             self.net,
             self.optimizer,
             self.feed,
-            Objective(((1.0, cross_entropy(config.label_smoothing)),)),
+            objective_of(config),
             self.rates,
             classes=len(data.classes),
             autocast=self.autocast,

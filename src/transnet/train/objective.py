@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from transnet.invariance import invariance_penalty
 from transnet.model import TransNet, heads_loss
+from transnet.train.config import TrainConfig
 
 Term = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -34,3 +36,23 @@ def cross_entropy(label_smoothing: float = 0.0) -> Term:
         return heads_loss(logits, y, label_smoothing=label_smoothing)
 
     return term
+
+
+def kernel_invariance(group: str) -> Term:
+    """The mean relative distance of the convolution kernels from those that ``group`` leaves as they are.
+
+    The paper only suggests it: its invariance score as a regulariser of its own.
+    """
+
+    def term(net: nn.Module, _logits: Tensor, _y: Tensor) -> Tensor:
+        return invariance_penalty(net, group)
+
+    return term
+
+
+def objective_of(config: TrainConfig) -> Objective:
+    """The terms a run's settings ask for."""
+    terms = [(1.0, cross_entropy(config.label_smoothing))]
+    if config.invariance_weight:
+        terms.append((config.invariance_weight, kernel_invariance("r0,r1,r2,r3")))
+    return Objective(tuple(terms))

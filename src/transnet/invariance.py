@@ -1,0 +1,160 @@
+"""How invariant kernels are under a group of transforms: the paper's invariance score (section 5.3).
+
+For a kernel w, a tensor of shape (I, k, k), and a group T,
+
+    IS(w, T) = min over invariant u of ‖w − u‖ = ‖w − w̄‖,   w̄ = mean over t ∈ T of t(w)      (Lemma 3)
+
+It is a distance: higher is *less* invariant, and it grows with the kernel. w̄ is the orthogonal projection
+of w on the invariant kernels, so ``relative`` = ‖w − w̄‖ / ‖w‖ is the sine and ``cosine`` = ‖w̄‖ / ‖w‖ the
+cosine of one angle: cosine² + relative² = 1. Compare models under one group only; a set of transforms is
+completed to the group that it generates.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from transnet import d4
+
+Measure = Literal["l2", "relative", "cosine", "pearson"]
+ROTATIONS = "r0,r1,r2,r3"
+
+
+def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2") -> Tensor:
+    """One value for each output kernel of a convolution's weight; differentiable.
+
+    Use it on a single layer; ``layer_invariance`` does all of a model's. A kernel of zeros counts as perfectly
+    invariant: l2 and relative 0, cosine and pearson 1.
+
+    Args:
+        weight: of shape (O, I, k, k).
+        group: names of transforms; the group that they generate is used.
+        measure: ``l2``, the paper's IS; ``relative``, IS divided by ‖w‖; ``cosine`` or ``pearson``, the
+            similarity or correlation of w with its group mean. The first two are distances, the others rise
+            with invariance.
+
+    Returns:
+        O values.
+    """
+    if measure not in get_args(Measure):
+        raise ValueError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+    if weight.ndim != 4 or weight.shape[-1] != weight.shape[-2]:
+        raise ValueError(f"weight: shape {tuple(weight.shape)}; the kernels must be square, shape (O, I, k, k)")
+    mean = group_mean(weight, group).flatten(1)
+    kernels = weight.flatten(1)
+    if measure == "l2":
+        return _norm(kernels - mean)
+    if measure == "relative":
+        return _ratio(_norm(kernels - mean), _norm(kernels), otherwise=0.0)
+    if measure == "pearson":
+        # w and w̄ have the same average, so that the centred w̄ is a projection of the centred w.
+        kernels, mean = (values - values.mean(1, keepdim=True) for values in (kernels, mean))
+    return _ratio(_norm(mean), _norm(kernels), otherwise=1.0)
+
+
+def group_mean(weight: Tensor, group: str | Iterable[str] = ROTATIONS) -> Tensor:
+    """w̄, the nearest invariant kernels (Lemma 3): use it to make kernels invariant."""
+    elements = d4.generate(group)
+    return torch.stack([d4.apply(t, weight) for t in elements]).mean(0)
+
+
+@torch.no_grad()
+def layer_invariance(
+    model: nn.Module, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2"
+) -> dict[str, Tensor]:
+    """The score of every kernel, by layer, in the model's order: the data of the paper's Figs. 5 and 6.
+
+    Works on any model where it is, without copying it. 1×1 convolutions (always invariant) and those with
+    kernels that are not square (no quarter turn acts on them) are left out; a ResNet-18 has the paper's 17.
+    """
+    return {name: invariance_score(weight.detach(), group, measure) for name, weight in kernels(model).items()}
+
+
+def invariance_penalty(
+    model: nn.Module, group: str | Iterable[str] = ROTATIONS, layers: Iterable[str] | None = None
+) -> Tensor:
+    """A differentiable scalar in [0, 1] that pulls kernels towards invariance: add it to a loss with a weight.
+
+    The mean over layers of the mean over kernels of relative², the share of each kernel's squared norm that
+    is not invariant. It does not depend on the kernels' scale, which batch norm makes meaningless and weight
+    decay already presses. The paper only suggests such a term.
+
+    Args:
+        model: any model with convolutions.
+        group: names of transforms; the group that they generate is used.
+        layers: names as in ``layer_invariance``; all by default.
+    """
+    found = kernels(model)
+    names = list(found) if layers is None else list(layers)
+    unknown = [name for name in names if name not in found]
+    if unknown or not names:
+        given = f"unknown {', '.join(map(repr, unknown))}" if unknown else "none given"
+        raise ValueError(f"layers: {given}; square kernels larger than 1×1 are in {', '.join(found) or 'none'}")
+    terms = []
+    for name in names:
+        weight = found[name]
+        rest = (weight - group_mean(weight, group)).flatten(1).square().sum(1)
+        terms.append(_ratio(rest, weight.flatten(1).square().sum(1), otherwise=0.0).mean())
+    return torch.stack(terms).mean()
+
+
+def random_kernel_score(
+    shape: tuple[int, int, int] | torch.Size, group: str | Iterable[str] = ROTATIONS, measure: Measure = "relative"
+) -> float:
+    """What a kernel of independent N(0, 1) entries scores: the value to hold a trained layer's mean against.
+
+    The expectation, exactly. With n entries and invariant kernels of dimension d, ‖w − w̄‖² and ‖w̄‖² are
+    independent χ² of n − d and d degrees, so that
+
+        E[l2] = χ(n − d),   E[relative] = χ(n − d) / χ(n),   E[cosine] = χ(d) / χ(n)
+
+    with χ(ν) = √2 Γ((ν + 1)/2) / Γ(ν/2), the mean of a χ distribution; about √(1 − d/n) for relative. Centring
+    takes one invariant dimension away: E[pearson] = χ(d − 1) / χ(n − 1).
+
+    Args:
+        shape: (I, k, k), one kernel's.
+        group: names of transforms; the group that they generate is used.
+        measure: as in ``invariance_score``. l2 is for entries of variance 1: multiply by their deviation.
+    """
+    if measure not in get_args(Measure):
+        raise ValueError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+    channels, side, _ = shape
+    positions = torch.arange(side * side).reshape(side, side)
+    orbits = torch.stack([d4.apply(t, positions) for t in d4.generate(group)]).amin(0).unique().numel()
+    entries, invariant = channels * side * side, channels * orbits
+    if measure == "l2":
+        return _chi(entries - invariant)
+    if measure == "relative":
+        return _chi(entries - invariant) / _chi(entries)
+    if measure == "cosine":
+        return _chi(invariant) / _chi(entries)
+    return _chi(invariant - 1) / _chi(entries - 1) if entries > 1 else 1.0
+
+
+def kernels(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of all convolutions with square kernels larger than 1×1, by layer."""
+    return {
+        name: module.weight
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d) and module.kernel_size[0] == module.kernel_size[1] > 1
+    }
+
+
+def _norm(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values, dim=1)
+
+
+def _ratio(numerator: Tensor, denominator: Tensor, otherwise: float) -> Tensor:
+    # The inner where keeps the gradient of a kernel of zeros finite.
+    zero = denominator == 0
+    return torch.where(zero, otherwise, numerator / torch.where(zero, 1.0, denominator))
+
+
+def _chi(degrees: int) -> float:
+    """The mean of the χ distribution."""
+    if degrees <= 0:
+        return 0.0
+    return math.sqrt(2) * math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2))

@@ -1,0 +1,1 @@
+"""From a run to a model in somebody's product."""

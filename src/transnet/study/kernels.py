@@ -1,0 +1,114 @@
+"""How invariant the kernels of runs became: the paper's section 5.3 with its Figs. 5 and 6.
+
+All runs of one comparison are held against one group, never each against its own transforms: a base network's own
+group is trivial, and it would score zero.
+"""
+
+from pathlib import Path
+from typing import Any, get_args
+
+from torch import Tensor
+
+from transnet import d4
+from transnet.invariance import Measure, kernels, layer_invariance, random_kernel_score
+from transnet.train.run import Run, load
+
+LABELS = {
+    "l2": "IS: distance to the nearest invariant kernel",
+    "relative": "distance / norm of the kernel",
+    "cosine": "cosine similarity with the group mean",
+    "pearson": "correlation with the group mean",
+}
+# Okabe and Ito's palette: distinct for colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vP*"
+
+
+def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]:
+    """Mean and spread per layer of every run, and every kernel of the last layer.
+
+    Returns:
+        ``group``, ``measure`` and ``runs``: for each run its ``transforms``, its ``layers`` (``mean``, ``std``, ``n``
+        and ``random``: what a kernel of independent normal entries of the same shape scores, for l2 at the layer's
+        mean norm) and every kernel's value in the ``last`` layer.
+    """
+    if measure not in get_args(Measure):
+        raise ValueError(f"--measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+    names = d4.generate(group)
+    runs: dict[str, Any] = {}
+    for path in paths:
+        net = load(path)
+        scores = layer_invariance(net.backbone, group=names, measure=measure)
+        weights = kernels(net.backbone)
+        runs[str(path)] = {
+            "transforms": Run(path).read_config()["train"]["transforms"],
+            "layers": {
+                name: {
+                    "mean": values.mean().item(),
+                    "std": values.std().item(),
+                    "n": len(values),
+                    "random": _random(weights[name], names, measure),
+                }
+                for name, values in scores.items()
+            },
+            "last": scores[list(scores)[-1]].tolist(),
+        }
+    return {"group": ",".join(names), "measure": measure, "runs": runs}
+
+
+def draw(comparison: dict[str, Any], folder: Path) -> list[Path]:
+    """Fig. 5 (mean and spread per layer) and Fig. 6 (distribution in the last layer), as SVG and PNG."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    folder.mkdir(parents=True, exist_ok=True)
+    label = LABELS[comparison["measure"]]
+    group = comparison["group"].replace(",", " ")
+    runs = comparison["runs"]
+    written = []
+
+    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    for i, (name, run) in enumerate(runs.items()):
+        layers = list(run["layers"].values())
+        at = [1 + k + 0.08 * (i - (len(runs) - 1) / 2) for k in range(len(layers))]
+        axes.errorbar(
+            at, [layer["mean"] for layer in layers], [layer["std"] for layer in layers], fmt=MARKERS[i % 7],
+            color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=_title(name, run),
+        )  # fmt: skip
+    first = next(iter(runs.values()))
+    random = [layer["random"] for layer in first["layers"].values()]
+    axes.plot(range(1, len(random) + 1), random, "k:", linewidth=1, label="random kernels")
+    axes.set(xlabel="layer", ylabel=label, title=f"Kernel invariance under {group}, mean and standard deviation")
+    axes.legend(frameon=False, fontsize=8)
+    written += _save(figure, folder / "invariance_layers")
+
+    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    for i, (name, run) in enumerate(runs.items()):
+        axes.hist(run["last"], bins=40, histtype="step", linewidth=1.5, color=COLOURS[i % 7], label=_title(name, run))
+    axes.set(xlabel=label, ylabel="kernels", title=f"The last layer's kernels under {group}")
+    axes.legend(frameon=False, fontsize=8)
+    written += _save(figure, folder / "invariance_last_layer")
+    return written
+
+
+def _title(name: str, run: dict[str, Any]) -> str:
+    return f"{Path(name).name} ({run['transforms']})"
+
+
+def _save(figure: Any, path: Path) -> list[Path]:
+    import matplotlib.pyplot as plt
+
+    files = [path.with_suffix(suffix) for suffix in (".svg", ".png")]
+    for file in files:
+        figure.savefig(file, dpi=160, metadata={"Date": None} if file.suffix == ".svg" else None)
+    plt.close(figure)
+    return files
+
+
+def _random(weight: Tensor, group: tuple[str, ...], measure: Measure) -> float:
+    """What kernels of independent entries, of this layer's shape and mean norm, would score."""
+    relative = random_kernel_score(weight.shape[1:], group, "relative" if measure == "l2" else measure)
+    norm = weight.detach().flatten(1).norm(dim=1).mean().item()
+    return relative * norm if measure == "l2" else relative

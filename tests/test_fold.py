@@ -1,0 +1,420 @@
+"""A folded network computes model(t(x)), exactly, or says which layer forbids it."""
+
+import copy
+import pickle
+
+import pytest
+import timm
+import torch
+import torchvision
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from timm.layers import BlurPool2d, Conv2dSame, ScaledStdConv2dSame, StdConv2d
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
+from torch import nn
+from torch.nn import functional as F
+
+from transnet import d4
+from transnet.fold import fold
+from transnet.fold_layers import Folded, FoldedUncompiledCalls
+
+ELEMENTS = st.sampled_from(d4.NAMES)
+
+
+class Values(nn.Module):
+    """Sees which values a map has, not where: an invariant end that forgets nothing else."""
+
+    def forward(self, x):
+        return x.flatten(2).sort(-1).values.flatten(1)
+
+
+class Functional(nn.Module):
+    """A network in the style of tutorials: pooling as functions, one pooling layer at several sizes."""
+
+    def __init__(self, pads=(0, 2, 1, 0)):
+        super().__init__()
+        self.pads = pads
+        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(8, 8, (1, 3), stride=(2, 1))
+        self.pool = nn.MaxPool2d(3, 2)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.first(x)), 3, 2, padding=1)
+        x = F.avg_pool2d(self.pool(x), 2, ceil_mode=True) + F.adaptive_avg_pool2d(x, (3, 4)).mean()
+        x = F.interpolate(F.pad(self.second(x), self.pads), scale_factor=2)
+        return self.head(self.pool(x).mean((2, 3)))
+
+
+def seeded(build):
+    """A network with random weights and statistics of which none are trivial."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build()
+        for module in model.modules():
+            if getattr(module, "running_mean", None) is not None:
+                nn.init.normal_(module.running_mean, std=0.1)
+                nn.init.uniform_(module.running_var, 0.5, 1.5)
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.affine:
+                nn.init.uniform_(module.weight, 0.5, 1.5)
+                nn.init.normal_(module.bias, std=0.1)
+    return model.eval()
+
+
+def images(size, channels=3):
+    height, width = (size, size) if isinstance(size, int) else size
+    source = torch.Generator().manual_seed(3)
+    return torch.randn(2, channels, height, width, generator=source, dtype=torch.float64)
+
+
+@torch.no_grad()
+def error(model, t, size, channels=3):
+    """The largest relative error of the fold."""
+    x = images(size, channels)
+    want = model(d4.apply(t, x))
+    return ((fold(model, t, size)(x) - want).abs().max() / want.abs().max()).item()
+
+
+def architecture(name, **options):
+    if name.startswith("torchvision:"):
+        return torchvision.models.get_model(name.removeprefix("torchvision:"), num_classes=7, **options)
+    return timm.create_model(name, num_classes=7, **options)
+
+
+# ------------------------------------------------------------------------------------------- whole architectures
+
+SMALL = ["resnet18", "tf_mixnet_s", "resnet18d", "torchvision:squeezenet1_1", "torchvision:shufflenet_v2_x0_5"]
+ALL = [
+    *SMALL, "resnetblur18", "seresnet18", "skresnet18", "resnest14d", "ecaresnet26t", "mobilenetv3_small_050",
+    "tf_efficientnet_b0", "convnext_atto", "convnextv2_atto", "repvgg_a0", "mobileone_s0", "ghostnet_100",
+    "nf_resnet26", "resnetv2_50x1_bit", "selecsls42", "ese_vovnet19b_dw", "dpn48b", "hrnet_w18_small", "dla34",
+    "regnetx_002", "torchvision:densenet121", "torchvision:mobilenet_v2", "torchvision:inception_v3",
+    "torchvision:googlenet", "torchvision:mnasnet0_5", "torchvision:efficientnet_b0", "torchvision:regnet_y_400mf",
+]  # fmt: skip
+# These add maps of different strides, which meet at multiples of 32 only.
+MULTIPLES = {"hrnet_w18_small", "dla34"}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_grid_of_architectures_is_exact(name):
+    model = seeded(lambda: architecture(name)).double()
+    assert max(error(model, t, 64) for t in ("r1", "m2")) <= 1e-12
+    assert max(error(model, t, 45) for t in ("r2", "r3")) <= 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_all_elements_and_sizes_are_exact(name):
+    options = {"aux_logits": False, "init_weights": True} if name.endswith(("inception_v3", "googlenet")) else {}
+    model = seeded(lambda: architecture(name, **options)).double()
+    for size in (64, 96) if name in MULTIPLES else (80, 85, 96, 101):
+        assert max(error(model, t, size) for t in d4.NAMES) <= 1e-12, size
+
+
+@pytest.mark.parametrize("t", ["r0", "r2", "m0", "m2"])
+def test_rectangles_fold_where_the_sides_are_kept(t):
+    model = seeded(lambda: architecture("resnet18d")).double()
+    assert error(model, t, (48, 70)) <= 1e-12
+
+
+@pytest.mark.parametrize("t", ["r1", "r3", "m1", "m3"])
+def test_rectangles_are_refused_where_the_sides_are_exchanged(t):
+    with pytest.raises(ValueError, match=r"48×70.*square"):
+        fold(Functional(), t, (48, 70))
+
+
+@pytest.mark.parametrize("t", d4.NAMES)
+@pytest.mark.parametrize("size", [62, 63])
+def test_functions_in_a_models_own_code_are_folded(t, size):
+    model = seeded(Functional).double()
+    assert error(model, t, size) <= 1e-12
+
+
+def test_a_module_that_pools_by_a_function_may_meet_several_sizes():
+    class Halve(nn.Module):
+        def forward(self, x):
+            return F.max_pool2d(x, 2)
+
+    halve = Halve()
+    model = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), halve, halve, halve, Values()).double()
+    assert error(model, "r2", 28) <= 1e-12  # 28 and 14 fit, 7 does not
+    torch.compile(fold(model, "r2", 28), backend="aot_eager", fullgraph=True)(images(28))
+
+
+def test_shared_kernels_are_turned_once():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Conv2d(3, 3, 3, stride=2, bias=False)
+            self.b = nn.Conv2d(3, 3, 3, padding=1, bias=False)
+            self.b.weight = self.a.weight
+            self.end = Values()
+
+        def forward(self, x):
+            return self.end(self.a(self.b(x)))
+
+    model = seeded(Shared).double()
+    folded = fold(model, "r1", 16)
+    assert folded.a.weight is folded.b.weight
+    assert error(model, "r1", 16) <= 1e-12
+
+
+# ---------------------------------------------------------------------------------------------- layer by layer
+
+PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
+SIZE = st.tuples(st.integers(4, 11), st.integers(4, 11))
+
+
+def check_layer(layer, t, size, channels=4):
+    size = (size[0], size[0]) if d4.swaps_sides(t) else size
+    model = nn.Sequential(nn.Conv2d(channels, channels, 1), layer, Values()).double()
+    x = images(size, channels)
+    try:
+        want = d4.apply(d4.inverse(t), layer(d4.apply(t, x)))
+    except RuntimeError:  # a kernel larger than the map, a reflection longer than it
+        assume(False)
+    folded = fold(model, t, size)
+    torch.testing.assert_close(folded[1](x), want, rtol=1e-12, atol=1e-12)
+    for s in ("r2", "m0"):
+        twice = fold(folded, s, size)
+        torch.testing.assert_close(twice(x), model(d4.apply(t, d4.apply(s, x))), rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ELEMENTS, SIZE, PAIR, PAIR, PAIR, st.integers(1, 2), st.sampled_from([1, 2, 4]),
+    st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
+)  # fmt: skip
+def test_any_convolution(t, size, kernel, stride, padding, dilation, groups, mode):
+    padding = tuple(p - 1 for p in padding)
+    check_layer(nn.Conv2d(4, 4, kernel, stride, padding, dilation, groups, padding_mode=mode), t, size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ELEMENTS, SIZE, PAIR, st.integers(1, 2), st.sampled_from(["same", "valid"]), st.sampled_from(["zeros", "reflect"])
+)
+def test_any_convolution_with_padding_by_name(t, size, kernel, dilation, padding, mode):
+    check_layer(nn.Conv2d(4, 4, kernel, 1, padding, dilation, padding_mode=mode), t, size)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ELEMENTS, SIZE, PAIR, PAIR, PAIR, st.integers(1, 2), st.booleans())
+def test_any_max_pooling(t, size, kernel, stride, padding, dilation, ceil_mode):
+    padding = tuple(min(p - 1, k // 2) for p, k in zip(padding, kernel, strict=True))
+    check_layer(nn.MaxPool2d(kernel, stride, padding, dilation, ceil_mode=ceil_mode), t, size)
+
+
+@settings(max_examples=600, deadline=None)
+@given(ELEMENTS, SIZE, PAIR, PAIR, PAIR, st.booleans(), st.booleans(), st.sampled_from([None, None, 3]))
+def test_any_average_pooling(t, size, kernel, stride, padding, ceil_mode, count_include_pad, divisor):
+    padding = tuple(min(p - 1, k // 2) for p, k in zip(padding, kernel, strict=True))
+    check_layer(nn.AvgPool2d(kernel, stride, padding, ceil_mode, count_include_pad, divisor), t, size)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ELEMENTS, SIZE, st.data())
+def test_any_timm_layer_and_any_other_pooling_padding_or_upsampling(t, size, data):
+    kernel, stride = data.draw(PAIR), data.draw(PAIR)
+    layers = {
+        "conv same": lambda: Conv2dSame(4, 4, kernel, stride, dilation=data.draw(st.integers(1, 2))),
+        "max same": lambda: MaxPool2dSame(kernel, stride),
+        "average same": lambda: AvgPool2dSame(kernel, stride),
+        "blur": lambda: BlurPool2d(data.draw(st.sampled_from([None, 4])), kernel[0] + 1, stride[0]),
+        "standardised": lambda: StdConv2d(4, 4, kernel, stride, padding=1),
+        "standardised same": lambda: ScaledStdConv2dSame(4, 4, kernel, stride, padding="same"),
+        "adaptive": lambda: nn.AdaptiveAvgPool2d(kernel),
+        "adaptive max": lambda: nn.AdaptiveMaxPool2d(kernel),
+        "upsampling": lambda: nn.Upsample(scale_factor=tuple(map(float, kernel))),
+        "bilinear": lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
+        "zeros": lambda: nn.ZeroPad2d((*kernel, *stride)),
+        "crop and pad": lambda: nn.ConstantPad2d((-1, 2, 0, -2), 0.5),
+        "reflection": lambda: nn.ReflectionPad2d((1, 2, 0, 3)),
+    }
+    check_layer(seeded(layers[data.draw(st.sampled_from(sorted(layers)))]), t, size)
+
+
+# ------------------------------------------------------------------------------------------- what cannot be folded
+
+REFUSED = [
+    ("vit_tiny_patch16_224", {"img_size": 32}, 32, r"VisionTransformer.*positional embedding \(pos_embed\)"),
+    ("swin_tiny_patch4_window7_224", {"img_size": 56, "depths": (1, 1, 1, 1)}, 56, r"layers.0.blocks.0.*windows"),
+    ("mixer_s32_224", {"img_size": 64}, 64, r"blocks.0.mlp_tokens.fc1.*weights of its own for every position"),
+    ("torchvision:alexnet", {}, 224, r"classifier.1' \(Linear\).*weights of its own for every position"),
+    ("botnet26t_256", {"img_size": 64}, 64, "self_attn.pos_embed.*positional embedding"),
+    ("tresnet_m", {}, 64, "body.s2d.*SpaceToDepth.*reading order"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "size", "reason"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_a_refusal_names_the_layer_and_the_reason(name, options, size, reason):
+    with pytest.raises(ValueError, match=rf"r1 cannot be folded exactly into .*{reason}"):
+        fold(seeded(lambda: architecture(name, **options)), "r1", size)
+
+
+class Own(nn.Module):
+    def __init__(self, code):
+        super().__init__()
+        self.code, self.conv, self.end = code, nn.Conv2d(3, 4, 3), Values()
+
+    def forward(self, x):
+        return self.end(self.code(self.conv(x)))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (lambda x: x[:, :, 1:], "before 'end': it slices"),
+        (lambda x: x.roll(1, -1) * torch.arange(6.0), "before 'end': it shifts"),
+        (lambda x: F.interpolate(x, size=8), "before 'end': nearest interpolation is exact by whole factors"),
+        (lambda x: x + torch.linspace(0, 1, 6), "before 'end': it does not treat all positions"),
+    ],
+)
+def test_a_networks_own_code_that_sees_directions_is_refused(code, reason):
+    with pytest.raises(ValueError, match=rf"network itself \(Own\), in its own code {reason}"):
+        fold(seeded(lambda: Own(code)), "r1", 8)
+
+
+def test_layers_without_a_rule_are_refused():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3, stride=2), Values())
+    with pytest.raises(ValueError, match=r"layer '1' \(ConvTranspose2d\)"):
+        fold(model, "r1", 8)
+    with pytest.raises(ValueError, match=r"Conv2d\) computes its kernel.*parametrization"):
+        fold(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), Values()), "r1", 8)
+
+
+def test_an_all_zero_head_does_not_hide_a_wrong_layer():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 2))
+    nn.init.zeros_(model[2].weight)
+    with pytest.raises(ValueError, match=r"layer '2' \(Linear\)"):
+        fold(model, "r1", 8)
+
+
+@pytest.mark.parametrize("t", ["r5", "r0,r1", ""])
+def test_one_known_element_is_needed(t):
+    with pytest.raises(ValueError, match="r0 r1 r2 r3 m0 m1 m2 m3"):
+        fold(Functional(), t, 32)
+
+
+@pytest.mark.parametrize("size", [4, (0, 3)])
+def test_sizes_that_the_network_cannot_take_are_refused(size):
+    with pytest.raises(ValueError, match="fold: "):
+        fold(Functional(), "r2", size)
+
+
+# -------------------------------------------------------------------------------------------- the folded network
+
+
+@pytest.fixture(scope="module")
+def small():
+    return seeded(lambda: torchvision.models.resnet18(num_classes=5))
+
+
+def test_the_model_itself_is_untouched_and_the_fold_is_of_its_class_type_and_mode(small):
+    before = copy.deepcopy(small.state_dict())
+    model = copy.deepcopy(small).train().bfloat16()
+    model.layer1.eval()
+    folded = fold(model, "r1", 32)
+    assert isinstance(folded, torchvision.models.ResNet)
+    assert folded.training
+    assert not folded.layer1.training
+    assert {p.dtype for p in folded.parameters()} == {torch.bfloat16}
+    assert not folded(torch.randn(2, 3, 32, 32).bfloat16()).isnan().any()
+    fold(small, "r1", 32)
+    torch.testing.assert_close(small.state_dict(), before, rtol=0, atol=0)
+    assert not any(isinstance(module, Folded) for module in small.modules())
+
+
+def test_channels_last_weights_stay_so(small):
+    model = copy.deepcopy(small).to(memory_format=torch.channels_last)
+    weight = fold(model, "r1", 32).layer2[0].conv1.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_r1_then_r3_is_the_plain_network_again(small):
+    folded = fold(fold(small, "r1", 32), "r3", 32)
+    torch.testing.assert_close(folded.state_dict(), small.state_dict(), rtol=0, atol=0)
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(folded(x), small(x), rtol=0, atol=0)
+    assert folded.fold_config == {"transform": "r0", "image_size": [32, 32]}
+    model = seeded(Functional).double()
+    back = fold(fold(model, "r1", 62), "r3", 62)
+    torch.testing.assert_close(back(images(62)), model(images(62)), rtol=1e-12, atol=1e-12)
+    assert type(back) is Functional
+
+
+def test_folds_compose_as_the_group_does(small):
+    assert fold(fold(small, "r1", 32), "m0", 32).fold_config["transform"] == d4.compose("r1", "m0")
+    with pytest.raises(ValueError, match=r"64×64.*folded for 32×32"):
+        fold(fold(small, "r1", 32), "r1", 64)
+    with pytest.raises(ValueError, match="layer '0' is a folded network"):
+        fold(nn.Sequential(fold(small, "r1", 32)), "r1", 32)
+
+
+def test_moved_windows_show_in_the_state_dict_and_fail_a_strict_load(small):
+    folded = fold(small, "r1", 32)
+    assert folded.fold_config == {"transform": "r1", "image_size": [32, 32]}
+    with pytest.raises(RuntimeError, match=r"conv1\.folded_pads"):
+        copy.deepcopy(small).load_state_dict(folded.state_dict())
+    with pytest.raises(RuntimeError, match=r"folded with .* same transform and image size"):
+        fold(small, "r3", 32).load_state_dict(folded.state_dict())
+    other = fold(seeded(lambda: torchvision.models.resnet18(num_classes=5)), "r1", 32)
+    other.load_state_dict(folded.state_dict())
+    # Where Prop. 1 holds as it stands, the fold is a plain network.
+    copy.deepcopy(small).load_state_dict(fold(small, "m3", 32).state_dict())
+    copy.deepcopy(small).load_state_dict(fold(small, "r1", 33).state_dict())
+
+
+def test_another_size_is_refused_but_where_no_window_moves(small):
+    with pytest.raises(ValueError, match=r"r1 is folded into this network for 32×32 images, not 64×64"):
+        fold(small, "r1", 32)(torch.randn(2, 3, 64, 64))
+    with pytest.raises(ValueError, match="a folded layer got a 30×30 map; it was folded for 32×32"):
+        fold(small, "r1", 32).conv1(torch.randn(2, 3, 30, 30))
+    assert fold(small, "m3", 32)(torch.randn(2, 3, 64, 64)).shape == (2, 5)
+
+
+def test_padding_stays_inside_where_it_can(small):
+    folded = fold(small, "r1", 32)
+    changed = {name for name, module in folded.named_modules() if isinstance(module, Folded)}
+    strided = {f"layer{i}.0.{name}" for i in (2, 3, 4) for name in ("conv1", "downsample.0")}
+    assert changed == {"conv1", "maxpool"} | strided
+    assert "FoldedConv2d" in repr(folded)
+    (change,) = folded.maxpool.rewrites.values()
+    assert not any(change.pads)  # a maximum needs no copy: ceil mode reaches beyond the end
+    (change,) = folded.layer2[0].downsample[0].rewrites.values()
+    assert change.pads == (-1, 0, 0, 0)  # a view
+
+
+@pytest.mark.parametrize("build", [torchvision.models.resnet18, lambda: Functional((1, 1, 1, 1)), Functional])
+def test_folds_can_be_copied_pickled_compiled_and_exported(build, tmp_path):
+    folded = fold(seeded(build), "r1", 62)
+    x = torch.randn(2, 3, 62, 62)
+    want = folded(x)
+    torch.save(folded, tmp_path / "model.pt")
+    # Padding in a module's own code is the one thing that breaks the compiled graph.
+    fullgraph = not isinstance(folded, FoldedUncompiledCalls)
+    versions = [
+        copy.deepcopy(folded),
+        pickle.loads(pickle.dumps(folded)),
+        torch.load(tmp_path / "model.pt", weights_only=False),
+        torch.compile(folded, backend="aot_eager", fullgraph=fullgraph),
+        torch.export.export(folded, (x,)).module(),
+    ]
+    for version in versions:
+        torch.testing.assert_close(version(x), want, rtol=1e-5, atol=1e-5)
+
+
+def test_folded_networks_train_as_the_plain_ones_do(small):
+    model = copy.deepcopy(small).double()
+    folded = fold(model, "r1", 32)
+    x = images(32)
+    model(d4.apply("r1", x)).square().sum().backward()
+    folded(x).square().sum().backward()
+    turned = d4.apply("r3", model.layer2[0].conv1.weight.grad)
+    torch.testing.assert_close(folded.layer2[0].conv1.weight.grad, turned, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", ["16", 16.5, (3, 16, 16), True, 0, None])
+def test_an_image_size_that_is_none_is_an_error(size):
+    with pytest.raises(ValueError, match="give the side of square images"):
+        fold(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)), "r1", size)

@@ -116,7 +116,7 @@ def test_training_leaves_torch_as_it_was(data: Path, tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("name", ["meta", "tpu", "cuda:x", "cuda:99", "gpu"])
+@pytest.mark.parametrize("name", ["meta", "tpu", "cuda:x", "cuda:99", "GPU 0"])
 def test_an_unknown_device_is_a_clear_error(data: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="--device: "):
         run(data, tmp_path / "run", device=name)

@@ -131,7 +131,7 @@ except CheckpointError as error:
     sys.exit(f"refused: {{error}}")
 """
     process = command("-c", script)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "Traceback" not in said
     assert "refused: the checkpoint" in said
@@ -149,7 +149,7 @@ def test_a_full_disk_on_the_command_line_exits_1_without_a_traceback(tmp_path: P
         f"sys.exit(run(['train', 'digits', '--out', {str(out)!r}, '--epochs', '3', '--device', 'cpu']))"
     )
     process = command("-c", script)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "Traceback" not in said
     assert "could not be written" in said

@@ -25,7 +25,7 @@ def torchrun(*words: Any, processes: int = 2, restarts: int = 0, status: int = 0
         "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes, "--max-restarts", restarts,
         *(words if words[0] == "-m" else (script, *words)),
     )  # fmt: skip
-    said, errors = process.communicate(timeout=120)
+    said, errors = process.communicate(timeout=300)
     assert process.returncode == status, errors
     return said + errors
 

@@ -259,7 +259,7 @@ class InvarianceOptions:
     measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
     """l2 is the paper's score."""
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Draw the figures here, as SVG and PNG, and keep their data as JSON."""
+    """Draw the figures here, as SVG, PDF and PNG, and keep their data as JSON."""
     json: bool = False
     """Print JSON instead of a table."""
 

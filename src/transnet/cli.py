@@ -18,6 +18,8 @@ VERBS = {
     "evaluate": "measure finished runs: pruned, full, every head, ensembles",
     "prune": "turn a run into the plain classifier, at one pass an image",
     "invariance": "how far the kernels of runs are from invariant ones, with figures",
+    "reproduce": "train what a table or figure of the paper needs, and report",
+    "report": "write the page of a study's finished runs",
     "demo": "base against TransNet on scikit-learn's digits, in under two minutes",
 }
 
@@ -300,3 +302,42 @@ def _print_invariance(comparison: dict[str, Any]) -> None:
         shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
         table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
     Console().print(table)
+
+
+def _reproduce(arguments: Sequence[str]) -> int:
+    from transnet.study.plan import Study
+
+    study = tyro.cli(Study, prog="transnet reproduce", args=list(arguments))
+    from transnet.study.reproduce import reproduce
+
+    outcome, page = reproduce(study)
+    for name, error in outcome.failed.items():
+        print(f"transnet: {name} failed: {error}", file=sys.stderr)
+    if outcome.stopped:
+        return _fail("stopped; everything is saved. The same command goes on from here", 1)
+    if page:
+        print(page)
+    return 1 if outcome.failed else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportOptions:
+    """Write DIR/report.html, one page of tables, figures and runs, from a study's finished runs.
+
+    Tables and figures also go to files of their own: DIR/tables (Markdown, CSV) and DIR/figures (SVG, PDF, PNG).
+
+    Example: transnet report reproduced
+    """
+
+    study: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
+    """Folder of a study, as `transnet reproduce --out` made it."""
+    device: str = "auto"
+    """Where networks are measured, where that was not done before."""
+
+
+def _report(arguments: Sequence[str]) -> int:
+    options = tyro.cli(ReportOptions, prog="transnet report", args=list(arguments))
+    from transnet.study.report import write_report
+
+    print(write_report(options.study, device=options.device))
+    return 0

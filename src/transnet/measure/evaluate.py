@@ -122,7 +122,7 @@ def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes:
     """`scores` from logits (N, m, K), with calibration and the disagreement of the heads."""
     found = scores(_count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y), transforms, passes=passes)
     for i, head in enumerate(found["heads"]):
-        head |= uncertainty(logits[:, i : i + 1], y)
+        head.update(uncertainty(logits[:, i : i + 1], y))
     if found["pruned"]:
         found["pruned"] |= uncertainty(logits[:, transforms.index("r0")][:, None], y)
     found["full"] |= uncertainty(logits, y)

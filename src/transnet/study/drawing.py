@@ -1,4 +1,4 @@
-"""How every figure is drawn: one palette, sizes that stay legible in print and on a phone, and the same file formats."""
+"""How every figure is drawn: one palette, sizes that stay legible in print and on a phone, the same file formats."""
 
 import re
 from pathlib import Path

@@ -4,21 +4,19 @@ A run that fails is reported and the others go on. Ctrl-C lets every run finish 
 on from there. A study that is killed loses at most the epochs in progress.
 """
 
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
 from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study
-from transnet.study.worker import STOPPED
-from transnet.train.config import to_dict
+from transnet.study.worker import STOPPED, work
 from transnet.train.interrupt import Interrupt
 from transnet.train.run import Run
 
@@ -96,7 +94,10 @@ class Here:
         self.places = self.gpus * (study.jobs or 1) if self.gpus else study.jobs or cores
         # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
         self.threads = max(cores // self.places, 1)
-        self._running: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
+        # Every run starts from a process that has imported everything: seconds a run, most of a small one's time.
+        self._processes = multiprocessing.get_context("forkserver")
+        self._processes.set_forkserver_preload(["transnet.train.loop", "timm", "torchvision", "sklearn.datasets"])
+        self._running: dict[str, tuple[BaseProcess, int]] = {}
 
     def room(self) -> bool:
         """Whether a place is free."""
@@ -105,55 +106,53 @@ class Here:
     def start(self, run: PlannedRun) -> None:
         """Start its process; what it says goes to ``logs/``."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        taken = {slot for _, slot in self._running.values()}
-        slot = min(set(range(self.places)) - taken)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+        slot = min(set(range(self.places)) - {slot for _, slot in self._running.values()})
+        environment = {"OMP_NUM_THREADS": str(self.threads)}
         if self.gpus > 1:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self.gpus)))
             environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[slot % self.gpus]
-        with open(self.logs / f"{run.name}.log", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "transnet.study.worker", json.dumps(to_dict(run.config))],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment,
-                start_new_session=True,  # Ctrl-C reaches the study alone, which asks each run once
-            )  # fmt: skip
+        process = self._processes.Process(
+            target=work, args=(run.config, self._log(run.name), environment, self.threads)
+        )
+        process.start()
         self._running[run.name] = process, slot
 
     def ended(self) -> list[tuple[str, str | None]]:
         """The runs whose process ended."""
         found: list[tuple[str, str | None]] = []
         for name, (process, _) in list(self._running.items()):
-            status = process.poll()
+            status = process.exitcode
             if status is not None:
                 del self._running[name]
-                if process.stdin:
-                    process.stdin.close()
+                process.join()
                 found.append((name, self._reason(name, status) if status else None))
         return found
 
     def stop(self) -> None:
         """Ask every process to save and end."""
         for process, _ in self._running.values():
-            process.send_signal(signal.SIGINT)
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGINT)
         for process, _ in self._running.values():
-            process.wait()
+            process.join()
 
     def close(self) -> None:
         """End every process that is left."""
         for process, _ in self._running.values():
             process.kill()
-            process.wait()
-            if process.stdin:
-                process.stdin.close()
+            process.join()
         self._running.clear()
 
+    def _log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
     def _reason(self, name: str, status: int) -> str:
-        log = self.logs / f"{name}.log"
+        log = self._log(name)
         if status == STOPPED:
             return "it was told to stop; its state is saved"
         if status < 0:
             return f"its process was ended by signal {-status} ({signal.Signals(-status).name}); see {log}"
-        lines = log.read_text(errors="replace").strip().splitlines()
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         return f"{lines[-1] if lines else f'exit status {status}'} (all of it in {log})"
 
 

@@ -57,7 +57,9 @@ def draw_generalization(group: Group, folder: Path) -> list[Path]:
             marker=MARKERS[1 - i], color=COLOURS[1 - i], markersize=5, capsize=3, linewidth=1.5, label=title,
             linestyle="-" if i == 0 else ":",
         )  # fmt: skip
-    right.set(xlabel="m, in training", ylabel="test loss / train loss", title="Generalisation score", xticks=[1, 2, 3, 4])
+    right.set(
+        xlabel="m, in training", ylabel="test loss / train loss", title="Generalisation score", xticks=[1, 2, 3, 4]
+    )
     if right.get_legend_handles_labels()[0]:
         right.legend(frameon=False, fontsize=8)
     return save(figure, folder / f"{group.name}-generalization")

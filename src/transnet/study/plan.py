@@ -153,7 +153,7 @@ def _config(study: Study, kind: str, seed: int) -> TrainConfig:
     settings: dict[str, Any] = recipes.settings(study.recipe, study.data)
     epochs = study.epochs or settings.get("epochs") or TrainConfig.epochs
     how = KINDS[kind]
-    out = Path(study.out).absolute() / "runs" / f"{study.group}-{kind}-s{seed}"
+    out = Path(study.out) / "runs" / f"{study.group}-{kind}-s{seed}"
     return from_dict(
         {
             **settings,

@@ -1,10 +1,6 @@
-"""One run of a study in a process of its own: ``python -m transnet.study.worker CONFIG``, a run's settings as JSON.
+"""One run of a study in a process of its own, which ends with the process that started it, its state saved."""
 
-The process ends with the one that started it, state saved: it watches its standard input, which closes when the
-other goes away, however that came about.
-"""
-
-import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -13,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from transnet.train.config import TrainConfig, from_dict
+from transnet.train.config import TrainConfig
 
 STOPPED = 3  # exit status of a run that was asked to stop and saved its state
 
@@ -29,40 +25,50 @@ def train_alone(config: TrainConfig) -> dict[str, Any]:
         return train(config, quiet=True)
 
 
+def work(config: TrainConfig, log: Path, environment: dict[str, str], threads: int) -> None:
+    """What a run's process does. Exit status: 0 finished, 3 stopped, 1 failed, with the reason as the log's last line.
+
+    Args:
+        config: the run.
+        log: where everything goes that is said.
+        environment: set before anything looks at it, such as the GPU to use.
+        threads: of the CPU.
+    """
+    os.setsid()  # Ctrl-C in the terminal reaches the study alone, which asks each run once
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environment)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    from transnet.train.interrupt import Stopped
+
+    torch.set_num_threads(threads)
+    try:
+        train_alone(config)
+    except Stopped:
+        sys.exit(STOPPED)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
 def _lock(folder: Path) -> AbstractContextManager[Any]:
     from filelock import FileLock
 
     locks = folder.parent.parent / "logs"
     locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(locks / f"{folder.name}.lock")
     try:
-        lock = FileLock(locks / f"{folder.name}.lock")
         with lock:
-            pass
+            return lock
     except (NotImplementedError, OSError):  # a file system without locks
         return nullcontext()
-    return lock
 
 
 def _end_with_parent() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def main() -> int:
-    """Exit status: 0 finished, 3 stopped with its state saved, 1 failed, with the reason as the last line."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    from transnet.train.interrupt import Stopped
-
-    try:
-        train_alone(from_dict(json.loads(sys.argv[1])))
-    except Stopped:
-        return STOPPED
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)

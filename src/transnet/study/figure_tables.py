@@ -28,7 +28,7 @@ def ensembles_sheet(curves: dict[str, list[dict[str, Any]]]) -> Sheet:
                     sheets.name(_ensemble(curve, point["instances"])),
                     sheets.count(point["instances"]),
                     sheets.mean_of(column("accuracy", 100)),
-                    sheets.seeds(len(entries)),
+                    sheets.count(len(entries)),
                     sheets.mean_of(column("loss"), digits=4),
                     sheets.mean_of(column("calibration_error", 100)),
                     sheets.mean_of(column("disagreement"), digits=4) if column("disagreement") else NOTHING,

@@ -32,6 +32,7 @@ class Figure:
     title: str
     svg: str
     caption: str
+    sheet: Sheet | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ def write_report(out: str | Path, *, device: str = "auto") -> Path:
     folder = Path(out)
     sections = [_section(group, folder, device) for group in read_folder(folder)]
     for section in sections:
-        for sheet in section.tables:
+        for sheet in (*section.tables, *(figure.sheet for figure in section.figures if figure.sheet)):
             path = folder / "tables" / f"{section.group.name}-{sheet.key}"
             path.parent.mkdir(exist_ok=True)
             path.with_name(path.name + ".md").write_text(sheet.markdown())
@@ -73,32 +74,35 @@ def _section(group: Group, folder: Path, device: str) -> Section:
     figures = []
     drawn = folder / "figures"
     if (curves := measured["ensembles"]) and any(len(points) > 1 for points in curves.values()):
-        tables.append(ensembles_sheet(curves))
         caption = "Every instance is one complete pass from image to output; an ensemble is the mean of the outputs."
-        figures.append(_figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption))
+        figures.append(
+            _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
+        )
     if group.compared("base") and group.compared("t2"):
-        tables.append(generalization_sheet(group))
         caption = (
             "Left: loss of the identity head, mean over seeds; while training it is that of augmented images. "
             "Right: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
             "the base of m× epochs."
         )
-        figures.append(_figure("Fig. 4: generalisation", draw_generalization(group, drawn), caption))
+        figures.append(
+            _figure("Fig. 4: generalisation", draw_generalization(group, drawn), caption, generalization_sheet(group))
+        )
     if (kernels := measured["invariance"]) and len(kernels["runs"]) > 1:
-        tables.append(invariance_sheet(kernels))
         files = draw(kernels, drawn, prefix=f"{group.name}-")
         caption = (
             "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant."
         )
         figures.append(_figure("Fig. 5: kernel invariance by layer", files[: len(files) // 2], caption))
-        figures.append(_figure("Fig. 6: the last layer's kernels", files[len(files) // 2 :], caption))
+        figures.append(
+            _figure("Fig. 6: the last layer's kernels", files[len(files) // 2 :], caption, invariance_sheet(kernels))
+        )
     runs = [_run(run) for run in group.all_runs]
     return Section(group, _findings(group), _facts(group), tables, figures, runs, _run_sheet(group))
 
 
-def _figure(title: str, files: list[Path], caption: str) -> Figure:
+def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = None) -> Figure:
     svg = next(file for file in files if file.suffix == ".svg")
-    return Figure(title, inline(svg.read_text()), caption)
+    return Figure(title, inline(svg.read_text()), caption, sheet)
 
 
 def _findings(group: Group) -> list[str]:

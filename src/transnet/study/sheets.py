@@ -49,10 +49,10 @@ class Sheet:
         ends = [tuple(dict.fromkeys(end for row in self.rows for end, _ in row[i].more)) for i in range(self.width)]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        heads = [
-            [column, *(f"{column}: {end}" for end in more)] for column, more in zip(self.columns, ends, strict=True)
-        ]
-        writer.writerow([head for part in heads for head in part])
+        heads: list[str] = []
+        for column, more in zip(self.columns, ends, strict=True):
+            heads += [column, *(f"{column}: {end}" for end in more)]
+        writer.writerow(heads)
         for row in self.rows:
             line: list[object] = []
             for cell, more in zip(row, ends, strict=True):
@@ -60,6 +60,12 @@ class Sheet:
                 line += [cell.value, *(extra.get(end) for end in more)]
             writer.writerow(line)
         return out.getvalue()
+
+    def without_empty(self) -> "Sheet":
+        """The same without columns in which no row has anything, such as the paper's on other data sets."""
+        kept = [i for i in range(self.width) if any(row[i] != NOTHING for row in self.rows)]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return Sheet(self.key, self.title, tuple(self.columns[i] for i in kept), rows, self.notes)
 
     @property
     def width(self) -> int:

@@ -101,7 +101,8 @@ def table(group: Group, target: str) -> Sheet | None:
     rows = rows_of(group, target)
     if not rows:
         return None
-    return Sheet(target, TITLES[target], COLUMNS, tuple(_cells(row) for row in rows), _notes(group, rows))
+    sheet = Sheet(target, TITLES[target], COLUMNS, tuple(_cells(row) for row in rows), _notes(group, rows))
+    return sheet.without_empty()
 
 
 def accuracies(runs: Sequence[FinishedRun], part: str) -> tuple[float, ...]:

@@ -35,6 +35,7 @@ transnet VERB --help explains a verb. First steps:
   transnet train cifar100 --transforms r0,r1 --out runs/t2
   transnet evaluate runs/t2
   transnet prune runs/t2 --out models/better
+  transnet reproduce pruned --data digits --out reproduced
 """
 
 
@@ -89,12 +90,14 @@ def _train(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     from transnet.train.interrupt import Stopped
     from transnet.train.loop import train
+    from transnet.train.progress import print_scores
 
     try:
         result = train(config)
     except Stopped as stopped:
         return _fail(str(stopped), 1)
-    _print_result(result)
+    print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
+    print_scores({"plain": result["test"], "with flip": result["test_flip"]})
     return 0
 
 
@@ -132,38 +135,12 @@ def _without(arguments: Sequence[str], flag: str) -> list[str]:
     return kept
 
 
-def _print_result(result: dict[str, Any]) -> None:
-    print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
-    _print_scores({"plain": result["test"], "with flip": result["test_flip"]})
-
-
-def _print_scores(views: dict[str, dict[str, Any] | None]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = {title: view for title, view in views.items() if view}
-    table = Table()
-    table.add_column("")
-    table.add_column("passes", justify="right")
-    for title in shown:
-        table.add_column(f"accuracy %\n{title}", justify="right")
-        table.add_column(f"loss\n{title}", justify="right")
-    some = next(iter(shown.values()))
-    rows = {"pruned": [view["pruned"] for view in shown.values()], "full": [view["full"] for view in shown.values()]}
-    for i, head in enumerate(some["heads"]):
-        rows[f"head {i}: {head['name']}"] = [view["heads"][i] for view in shown.values()]
-    for title, entries in rows.items():
-        if entries[0]:
-            cells = [(f"{100 * entry['accuracy']:.2f}", f"{entry['loss']:.4f}") for entry in entries]
-            table.add_row(title, str(entries[0]["passes"]), *(cell for pair in cells for cell in pair))
-    Console().print(table)
-
-
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions:
     """Measure finished runs on their test set: pruned, full, every head, with and without flip.
 
-    Several runs are measured one by one and as an ensemble: the mean of their outputs.
+    Several runs, of any kind, are measured one by one and as an ensemble: the mean of their outputs. Beside accuracy
+    and loss stand the calibration error and how far heads, or the members of an ensemble, disagree.
 
     Example: transnet evaluate runs/t2 --json
     """
@@ -183,6 +160,7 @@ class EvaluateOptions:
 def _evaluate(arguments: Sequence[str]) -> int:
     options = tyro.cli(EvaluateOptions, prog="transnet evaluate", args=list(arguments))
     from transnet.train.evaluation import evaluate_runs
+    from transnet.train.progress import print_scores
 
     results = evaluate_runs(options.runs, data=options.data, split=options.split, device=options.device)
     if options.json:
@@ -190,7 +168,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
         return 0
     for name, result in results.items():
         print(name)
-        _print_scores({"plain": result["plain"], "with flip": result["flip"]})
+        print_scores({"plain": result["plain"], "with flip": result["flip"]})
     return 0
 
 
@@ -270,38 +248,18 @@ def _invariance(arguments: Sequence[str]) -> int:
     options = tyro.cli(InvarianceOptions, prog="transnet invariance", args=list(arguments))
     if not options.runs:
         raise ValueError("invariance: no run given; give the folder of a finished run")
-    from transnet.study.kernels import compare, draw
+    from transnet.study.kernels import compare, draw, print_comparison
 
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)
     if options.json:
         print(json.dumps(comparison, indent=1))
     else:
-        _print_invariance(comparison)
+        print_comparison(comparison)
     if options.out:
         files = draw(comparison, Path(options.out))
         (Path(options.out) / "invariance.json").write_text(json.dumps(comparison, indent=1))
         print("drawn: " + ", ".join(str(file) for file in files if file.suffix == ".png"), file=sys.stderr)
     return 0
-
-
-def _print_invariance(comparison: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    runs = comparison["runs"]
-    table = Table(
-        title=f"{comparison['measure']} under {comparison['group']}, mean ± standard deviation of the kernels"
-    )
-    table.add_column("layer")
-    for name, run in runs.items():
-        table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
-    table.add_column("random\nkernels", justify="right")
-    first = next(iter(runs.values()))["layers"]
-    for layer in first:
-        cells = [run["layers"].get(layer) for run in runs.values()]
-        shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
-        table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
-    Console().print(table)
 
 
 def _reproduce(arguments: Sequence[str]) -> int:

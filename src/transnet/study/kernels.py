@@ -85,6 +85,27 @@ def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Pat
     return written
 
 
+def print_comparison(comparison: dict[str, Any]) -> None:
+    """A table of every layer of every run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    runs = comparison["runs"]
+    table = Table(
+        title=f"{comparison['measure']} under {comparison['group']}, mean ± standard deviation of the kernels"
+    )
+    table.add_column("layer")
+    for name, run in runs.items():
+        table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
+    table.add_column("random\nkernels", justify="right")
+    first = next(iter(runs.values()))["layers"]
+    for layer in first:
+        cells = [run["layers"].get(layer) for run in runs.values()]
+        shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
+        table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
+    Console().print(table)
+
+
 def _title(name: str, run: dict[str, Any]) -> str:
     return f"{Path(name).name} ({run['transforms']})"
 

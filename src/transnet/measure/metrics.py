@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,5 +37,7 @@ def difference(ours: Sequence[float], others: Sequence[float]) -> Difference:
     enough = min(len(ours), len(others)) > 1
     if not enough or (statistics.pvariance(ours) == 0 and statistics.pvariance(others) == 0):
         return Difference(mean, None, None)
-    interval = ttest_ind(ours, others, equal_var=False).confidence_interval(0.95)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # one side may be all alike
+        interval = ttest_ind(ours, others, equal_var=False).confidence_interval(0.95)
     return Difference(mean, float(interval.low), float(interval.high))

@@ -42,8 +42,10 @@ def draw_generalization(group: Group, folder: Path) -> list[Path]:
         left.plot(epochs, test, color=COLOURS[i], linewidth=1.5, label=f"{title}, test")
         left.plot(epochs, train, color=COLOURS[i], linewidth=1.2, linestyle="--", label=f"{title}, training")
     left.set(xlabel="epoch", ylabel="cross-entropy", title=f"Learning curves, {group.data}", yscale="log")
+    low, high = left.get_ylim()
     left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("{x:g}")
+    # Between the powers of ten only where there are too few of them to read a value by.
+    left.yaxis.set_minor_formatter("{x:.3g}" if high < 3 * low else "")
     left.legend(frameon=False, fontsize=8)
     series = (
         ("PTm", {1: "base", 2: "t2", 3: "t3", 4: "t4"}),

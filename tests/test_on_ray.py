@@ -85,3 +85,22 @@ def test_a_run_s_own_error_is_not_tried_again(cluster: Any, tmp_path: Path) -> N
     assert list(outcome.failed) == ["digits-fast-t2-s0"]
     assert "is a file; give a folder" in outcome.failed["digits-fast-t2-s0"]
     assert sum(Run(path).finished for path in (tmp_path / "runs").iterdir()) == 3
+
+
+@pytest.mark.slow
+def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
+    from transnet.study.on_ray import Cluster
+
+    study = Study("invariance", data="digits", seeds=1, epochs=400, train_fraction=0.2, device="cpu", out=str(tmp_path))
+    place = Cluster(study)
+    for run in plan(study):
+        place.start(run)
+    while not any(len(Run(path).read_metrics_lines()) >= 3 for path in (tmp_path / "runs").glob("*")):
+        assert place.ended() == []
+        time.sleep(0.1)
+    place.stop()
+    place.close()
+    begun = [Run(path) for path in (tmp_path / "runs").iterdir()]
+    assert 1 <= len(begun) < 4
+    assert not any(run.finished for run in begun)
+    assert any(list(run.state.glob("*/manifest.json")) for run in begun)

@@ -68,7 +68,8 @@ class Cluster:
         """Cancel every task. One that trains is interrupted as by Ctrl-C: it finishes its step and saves."""
         for task in self._waiting:
             self._ray.cancel(task)
-        self._ray.wait(list(self._waiting), num_returns=len(self._waiting))
+        if self._waiting:
+            self._ray.wait(list(self._waiting), num_returns=len(self._waiting))
         self._waiting.clear()
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ _NAME = re.compile(rf"(?P<group>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, re
 
 @dataclass(frozen=True)
 class Study:
-    """Train what a table or figure of the paper needs, and write the report: OUT/report.html.
+    """Train what a table or figure of the paper needs, and write the report: DIR/report.html.
 
     pruned: Table 2. full: Table 3. ablation: Table 4. ensembles: Fig. 3. generalization: Fig. 4. invariance: Figs. 5
     and 6. Runs are shared between them. Calling it again goes on where it stopped; more seeds train only the new ones.

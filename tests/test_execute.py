@@ -78,21 +78,8 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pyte
 
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits-fast-t3-s0").write_text("in the way")
-    words = [
-        "invariance",
-        "--data",
-        "digits",
-        "--seeds",
-        "1",
-        "--epochs",
-        "1",
-        "--train-fraction",
-        "0.1",
-        "--device",
-        "cpu",
-        "--out",
-    ]
-    assert run(words.split()) == 1
+    words = "reproduce invariance --data digits --seeds 1 --epochs 1 --train-fraction 0.1 --device cpu"
+    assert run([*words.split(), "--out", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert "digits-fast-t3-s0 failed" in said.err
     assert "is a file; give a folder" in said.err
@@ -141,7 +128,7 @@ def test_a_killed_study_takes_its_runs_along_and_repeats_nothing(tmp_path: Path)
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    study = begin(tmp_path, "--epochs", "12")
+    study = begin(tmp_path, "--epochs", "6")
     wait_for(lambda: any(lines(path) for path in (tmp_path / "runs").glob("*")))
     study.send_signal(signal.SIGINT)
     _, said = study.communicate(timeout=60)
@@ -151,6 +138,6 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert not workers(tmp_path)
     begun = {path: lines(path) for path in (tmp_path / "runs").glob("*") if not Run(path).finished}
     assert begun
-    assert begin(tmp_path, "--epochs", "12").wait() == 0
+    assert begin(tmp_path, "--epochs", "6").wait() == 0
     for path, before in begun.items():
         assert lines(path)[: len(before)] == before

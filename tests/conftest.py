@@ -1,6 +1,22 @@
+"""What holds for all tests: folders of their own, a seed, and no GPU where there is none."""
+
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import settings
+
+# A machine under load is slow now and then; that is no failure.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +41,8 @@ def small_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert not outcome.failed
     assert page == out / "report.html"
     return out
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)

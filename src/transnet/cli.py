@@ -6,12 +6,16 @@ Nothing heavy is imported before a verb needs it: ``transnet --help`` answers at
 import dataclasses
 import difflib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
+if TYPE_CHECKING:
+    from transnet.train.config import TrainConfig
 
 VERBS = {
     "train": "train a classifier with one head per transform of the images",
@@ -67,11 +71,14 @@ def _guarded(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[str]
         return _fail(error, 2)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
-    except (RuntimeError, OSError) as error:
+    except OSError as error:
+        return _fail(error, 1)
+    except Exception as error:
         from transnet.train.checkpoint import CheckpointError
+        from transnet.train.interrupt import Stopped
         from transnet.train.loop import TrainingError
 
-        if isinstance(error, (CheckpointError, TrainingError, OSError)):
+        if isinstance(error, (CheckpointError, TrainingError, Stopped)):
             return _fail(error, 1)
         raise
 
@@ -82,36 +89,35 @@ def _fail(error: Exception | str, status: int) -> int:
 
 
 def _train(arguments: Sequence[str]) -> int:
-    from transnet.train.config import TrainConfig, from_dict
-
-    config = tyro.cli(
-        TrainConfig, prog="transnet train", args=_without(arguments, "--config"),
-        default=from_dict(_defaults(arguments)),
-    )  # fmt: skip
-    from transnet.train.interrupt import Stopped
+    config = _train_config(arguments)
     from transnet.train.loop import train
     from transnet.train.progress import print_scores
 
-    try:
-        result = train(config)
-    except Stopped as stopped:
-        return _fail(str(stopped), 1)
-    print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
-    print_scores({"plain": result["test"], "with flip": result["test_flip"]})
+    result = train(config)
+    if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+        print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
+        print_scores({"plain": result["test"], "with flip": result["test_flip"]})
     return 0
 
 
-def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
-    """Where ``transnet train`` starts from: a run's config, or the recipe for the data set."""
-    from transnet import recipes
-    from transnet.train.config import read_config
+def _train_config(arguments: Sequence[str]) -> "TrainConfig":
+    """The options over their defaults: those of a run's config, or of the recipe for the data set."""
+    from transnet.train.config import ConfigError, TrainConfig, configured, from_dict, read_config
+
+    words = _without(arguments, "--config")
+
+    def parsed(default: TrainConfig) -> TrainConfig:
+        return tyro.cli(TrainConfig, prog="transnet train", args=words, default=default)
 
     if path := _value(arguments, "--config"):
-        return {**read_config(Path(path)), "out": tyro.MISSING, "resume": False}
-    data = next((a for a in arguments if not a.startswith("-")), "")
-    recipe = _value(arguments, "--recipe") or "fast"
-    settings = recipes.settings(recipe, data) if recipe in recipes.NAMES else {}
-    return {**settings, "data": tyro.MISSING, "out": tyro.MISSING}
+        if _value(arguments, "--recipe"):
+            raise ConfigError("--recipe: a run's --config has its settings already; leave one of the two out")
+        return parsed(from_dict({**read_config(Path(path)), "out": tyro.MISSING, "resume": False}))
+    # Which defaults hold depends on two of the options: they are read first.
+    first = parsed(configured(tyro.MISSING, tyro.MISSING))
+    return parsed(
+        dataclasses.replace(configured(first.data, first.out, recipe=first.recipe), data=tyro.MISSING, out=tyro.MISSING)
+    )
 
 
 def _value(arguments: Sequence[str], flag: str) -> str | None:
@@ -184,16 +190,20 @@ class DemoOptions:
     """Share of the training images."""
     epochs: int = 60
     """Of each run."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the figures, run by run, to this file too."""
 
 
 def _demo(arguments: Sequence[str]) -> int:
     options = tyro.cli(DemoOptions, prog="transnet demo", args=list(arguments))
     if options.seeds < 1:
         raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
-    from transnet.study.demo import demo
+    from transnet.study.demo import demo, summary
 
     out = Path(options.out) if options.out else None
-    demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    rows = demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    if options.json:
+        Path(options.json).write_text(json.dumps(summary(rows), indent=1))
     return 0
 
 

@@ -7,7 +7,6 @@ Everything random is a function of (seed, epoch or step). So a run's state is it
 steps done, and a resumed run ends as the uninterrupted one would have.
 """
 
-import dataclasses
 import math
 import time
 from contextlib import nullcontext
@@ -16,24 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transnet import backbones, d4, recipes
-from transnet.data import DataSet, open_data
-from transnet.data.augment import View, plan, seed_for
+from transnet.data.augment import plan, seed_for
 from transnet.data.stream import stream
 from transnet.measure.evaluate import count, result_of, scores
 from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.curves import Curves
-from transnet.train.device import autocast_for, device_name, find_device, fits_on_device, set_determinism, sgd
-from transnet.train.distributed import World, restarted, world
+from transnet.train.device import determinism, device_name, find_device
+from transnet.train.distributed import join
 from transnet.train.interrupt import Interrupt, Stopped
-from transnet.train.look import Looker
-from transnet.train.objective import objective_of
+from transnet.train.prepare import Prepared
 from transnet.train.progress import RunProgress, say
-from transnet.train.run import Run, command, commit, describe, versions
-from transnet.train.schedule import learning_rates
-from transnet.train.step import Feed, Step
+from transnet.train.run import CUSTOM, commit, versions
 
 CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for the device
 
@@ -55,25 +49,21 @@ def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = 
         TrainingError: where the loss is not finite.
         Stopped: after Ctrl-C, when the run's state is saved.
     """
-    with world(config.device) as processes:
-        return _Trainer(config, processes, model, quiet=quiet).train()
+    processes = join(config.device)
+    device = find_device(config.device, processes)
+    with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
+        return Trainer(config, processes, device, model, quiet=quiet).train()
 
 
-class _Trainer:
-    def __init__(self, config: TrainConfig, processes: World, model: nn.Module | None, *, quiet: bool) -> None:
-        d4.parse(config.transforms)  # a mistake there is said before anything is read
-        self.world, self.quiet = processes, quiet
-        self.speaks = processes.first and not quiet
-        self.config = dataclasses.replace(config, resume=config.resume or restarted())
-        self.run = Run(config.out)
-        self.given = model
-        self.seconds = 0.0  # of training, over all sessions of the run
+class Trainer(Prepared):
+    """A run from its settings to its folder; `train` is the way to use it."""
 
     def train(self) -> dict[str, Any]:
+        """Carry the run out; its result."""
         if self.config.resume and self.run.finished:
             return self._already_finished()
         started = time.perf_counter()
-        self._prepare()
+        self.prepare()
         first = self._restore()
         preparing = time.perf_counter()
         self.step.prepare()
@@ -102,126 +92,38 @@ class _Trainer:
             "config": self.content,
         }
         if self.world.first:
-            self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
+            result = self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
         self.world.barrier()
         return result
 
     # ------------------------------------------------------------------------------------------------ before
 
     def _already_finished(self) -> dict[str, Any]:
-        before = self.run.read_config().get("train", {})
+        before = self.run.read_config()["train"]
         now = to_dict(self.config)
-        if now["model"] is None:
+        if self.given is not None:
+            now["model"] = CUSTOM
+        elif now["model"] is None:
             now["model"] = before.get("model")
         if found := differences(before, now):
             raise ConfigError(f"--resume: {self.run.path} is finished, with other settings: {'; '.join(found)}")
+        if self.world.first:
+            self.run.drop_state()  # the process may have been killed just before it did so
         say(f"{self.run.path} is finished; nothing to do", shown=self.speaks)
         return self.run.read_result()
-
-    def _prepare(self) -> None:
-        config = self.config
-        self.device = find_device(config.device, self.world)
-        cuda = self.device.type == "cuda"
-        set_determinism(config.deterministic or not cuda, cuda=cuda)
-        self.data = data = self._open()
-        name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
-        self.config = config = dataclasses.replace(config, model=name if self.given is None else "custom")
-        self.content = describe(config, data)
-        if self.world.first:
-            self.run.begin(self.content, resume=config.resume)
-        self.world.barrier()
-        self.flip: bool = self.content["data"]["flip"]
-        self.net = self._network(name)
-        for pair in natural_pairs(self.net.transforms) if self.flip else ():
-            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
-        self.autocast = autocast_for(config.precision, self.device)
-        view = View.of(
-            size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
-            mean=data.mean, std=data.std, device=self.device,
-        )  # fmt: skip
-        self.resident = fits_on_device(data, config.storage, self.device)
-        say(self._introduction(), shown=self.speaks)
-        images = data.train.resident(data.stored_size, progress=self.speaks).to(self.device) if self.resident else None
-        self.feed = Feed(images, data.train.labels, view, config.batch_size, self.world, self.device)
-        self.feed.mixes = bool(config.mixup or config.cutmix)
-        self.look = Looker(
-            view, self.world, self.device, resident=self.resident, workers=config.workers, progress=self.speaks
-        )
-        self.rates = learning_rates(config, self.feed.steps)
-        self.optimizer = sgd(self.net, config, self.device)
-        together = self.world.size > 1
-        self.step = Step(
-            self.net,
-            self.optimizer,
-            self.feed,
-            objective_of(config),
-            self.rates,
-            classes=len(data.classes),
-            autocast=self.autocast,
-            compile=config.compile and cuda,
-            capture=config.cuda_graph and cuda and not together,
-            module=nn.parallel.DistributedDataParallel(self.net) if together else None,
-        )
-
-    def _open(self) -> DataSet:
-        config = self.config
-
-        def opened() -> DataSet:
-            return open_data(
-                config.data, image_size=config.image_size,
-                val_fraction=config.val_fraction, train_fraction=config.train_fraction,
-                on_bad_image=config.on_bad_image, label_column=config.label_column, progress=self.speaks,
-            )  # fmt: skip
-
-        # The first process fills the caches, the others read them.
-        if self.world.size == 1:
-            return opened()
-        if self.world.first:
-            data = opened()
-        self.world.barrier()
-        return data if self.world.first else opened()
-
-    def _network(self, name: str) -> TransNet:
-        config, data = self.config, self.data
-        # Backbone first: base and TransNet of one seed start from the same one.
-        torch.manual_seed(seed_for(config.seed, "init"))
-        model = self.given or backbones.create(
-            name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
-            pretrained=config.pretrained,
-        )  # fmt: skip
-        if config.sync_bn:
-            if self.device.type != "cuda" or self.world.size == 1:
-                raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
-        if config.channels_last and self.device.type == "cuda":
-            net = net.to(memory_format=torch.channels_last)
-        return net.train()
-
-    def _introduction(self) -> str:
-        config, data = self.config, self.data
-        where = "on the device" if self.resident else f"streamed by {config.workers} workers"
-        skipped = f", {len(data.skipped)} bad images left out" if data.skipped else ""
-        val = f", {len(data.val):,} for validation" if data.val else ""
-        return (
-            f"{data.name}: {len(data.train):,} training images{val}, {len(data.test):,} for the test, "
-            f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
-            f"{config.model}, heads {config.transforms}, {config.epochs} epochs of batch {config.batch_size}, "
-            f"seed {config.seed}, on {device_name(self.device)}"
-        )
 
     # ---------------------------------------------------------------------------------------------- training
 
     def _epochs(self, done: int) -> tuple[Stopped | None, int, float]:
         config, steps, m = self.config, self.feed.steps, len(self.net.transforms)
         seconds = self.seconds
-        curves = Curves(self.run.path, config.tensorboard and self.world.first)
+        curves = Curves(self.run.path, config.tensorboard and self.world.first, epochs=done // steps)
         saved_at, cost = time.perf_counter(), 0.0
         with Interrupt() as interrupt, RunProgress(self.net.transforms, config.epochs, steps, shown=self.speaks) as bar:
             for epoch in range(done // steps, config.epochs):
                 start = time.perf_counter()
                 first = done - epoch * steps
-                stopped = self._epoch(epoch, first, bar, interrupt)
+                stopped = self.run_epoch(epoch, first, bar, interrupt)
                 done = epoch * steps + (stopped or steps)
                 self._check_finite(epoch, stopped or steps)
                 elapsed = time.perf_counter() - start
@@ -230,26 +132,33 @@ class _Trainer:
                 if stopped and stopped < steps:
                     self._save(done)
                     return Stopped(self._how_to_go_on(epoch, stopped)), done, seconds
+                self.world.copy_from_first(self.net.buffers())  # each has its own batch norm: the first one's is saved
                 entry = self._entry(epoch, done, elapsed, (steps - first) / steps)
                 bar.epoch(entry)
                 curves.add(entry)
                 if self.world.first:
                     self.run.add_metrics(entry)
                 if epoch + 1 < config.epochs:
-                    due = time.perf_counter() - saved_at >= 50 * cost
-                    if interrupt.asked or (
-                        (epoch + 1) % config.checkpoint_every == 0 if config.checkpoint_every else due
-                    ):
+                    asked = self.world.any(interrupt.asked, self.device)
+                    if config.checkpoint_every:
+                        due = (epoch + 1) % config.checkpoint_every == 0
+                    else:  # by the first process's clock, or some would save and others not
+                        late = time.perf_counter() - saved_at >= 50 * cost
+                        due = self.world.any(self.world.first and late, self.device)
+                    if asked or due:
                         before = time.perf_counter()
                         self._save(done)
                         saved_at = time.perf_counter()
                         cost = saved_at - before
-                    if self.world.any(interrupt.asked, self.device):
+                    if asked:
                         return Stopped(self._how_to_go_on(epoch + 1, 0)), done, seconds
+        self._check_weights(done)
         curves.close()
         return None, len(self.data.train) * m * config.epochs, seconds
 
-    def _epoch(self, epoch: int, first: int, bar: RunProgress, interrupt: Interrupt) -> int | None:
+    def run_epoch(
+        self, epoch: int, first: int = 0, bar: RunProgress | None = None, interrupt: Interrupt | None = None
+    ) -> int | None:
         """One epoch from its step ``first``; the number of steps done in it where the user stopped it."""
         config, feed = self.config, self.feed
         drawn = plan(
@@ -273,24 +182,42 @@ class _Trainer:
                 pixels = next(batches)
                 feed.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
             self.step(k, seed_for(config.seed, "step", epoch * feed.steps + k, self.world.rank))
-            bar.step(epoch, k + 1)
+            if bar is not None:
+                bar.step(epoch, k + 1)
             if (k + 1) % CHECK_EVERY == 0:
                 self._check_finite(epoch, k + 1)
             # Asking the others waits for the device: not at every step.
-            if (self.world.size == 1 or (k + 1) % 50 == 0) and self.world.any(interrupt.asked, self.device):
+            if (self.world.size == 1 or (k + 1) % 50 == 0) and self.world.any(
+                bool(interrupt and interrupt.asked), self.device
+            ):
                 return k + 1
         return None
 
     def _check_finite(self, epoch: int, steps: int) -> None:
-        losses = self.step.losses[:steps].mean(1)
+        # The sum over the processes: all of them find the same step, and stop.
+        losses = self.world.sum(self.step.losses[:steps].clone()).mean(1) / self.world.size
         if math.isfinite(losses.sum().item()):
             return
         bad = int((~losses.isfinite()).nonzero()[0].item())
         at = epoch * self.feed.steps + bad
         raise TrainingError(
             f"the loss is {losses[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {self.feed.steps}), "
-            f"learning rate {self.rates[at].item():.4g}; last good checkpoint: {checkpoint.last_good(self.run.state)}. "
-            "Try a smaller --lr, or --precision fp32"
+            f"learning rate {self.rates[at].item():.4g}; {self._what_to_try()}"
+        )
+
+    def _check_weights(self, done: int) -> None:
+        """The last step's loss does not show yet what that step made of the weights."""
+        if nn.utils.get_total_norm(p.detach() for p in self.net.parameters()).isfinite():
+            return
+        raise TrainingError(
+            f"the weights are not finite after step {done - 1}, learning rate {self.rates[done - 1].item():.4g}; "
+            f"{self._what_to_try()}"
+        )
+
+    def _what_to_try(self) -> str:
+        return (
+            f"last good checkpoint: {checkpoint.last_good(self.run.state)}. Try a smaller --lr, or --precision fp32, "
+            "in another --out"
         )
 
     def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> dict[str, Any]:
@@ -318,6 +245,7 @@ class _Trainer:
     # -------------------------------------------------------------------------------------------- the state
 
     def _save(self, done: int) -> None:
+        self._check_weights(done)
         losses = self.world.sum(self.step.losses.clone()) / self.world.size
         correct = self.world.sum(self.step.correct.clone())
         if not self.world.first:
@@ -336,8 +264,14 @@ class _Trainer:
             if self.world.first:
                 self.run.keep_metrics(0)
             return 0
+        for damage in found.damaged:
+            say(f"warning: checkpoint {damage}; going on from the one before", shown=self.speaks)
+        self.run.check_same(found.state["settings"], self.content)
         names = [n.removeprefix("net.") for n in found.tensors if n.startswith("net.")]
-        self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
+        try:
+            self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
+        except RuntimeError as error:  # a model of the user's own, which no setting describes
+            raise ConfigError(f"--resume: {self.run.path} was begun with another model ({error})") from error
         with torch.no_grad():
             for name, parameter in self.net.named_parameters():
                 self.optimizer.state[parameter]["momentum_buffer"].copy_(found.tensors[f"momentum.{name}"])
@@ -353,10 +287,9 @@ class _Trainer:
 
     def _how_to_go_on(self, epoch: int, step: int) -> str:
         more = f" and {step} of {self.feed.steps} steps" if step else ""
-        return (
-            f"stopped after {epoch} of {self.config.epochs} epochs{more}; everything is saved. Go on with:\n  "
-            f"{self._command()} --resume"
-        )
+        again = f"{self._command()} --resume" if self.given is None else "the same call, with resume=True"
+        stood = f"{epoch} of {self.config.epochs} epochs{more}"
+        return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
 
     def _measure(self) -> dict[str, Any]:
         """In float32, whatever the run trained in."""
@@ -373,12 +306,3 @@ class _Trainer:
         identity = net.keep("r0") if "r0" in net.transforms else None
         train = sums("train", identity, flip=False)[0] if identity else None
         return result_of(net.transforms, test, val, train)
-
-    def _command(self) -> str:
-        return command(self.config, recipes.settings(self.config.recipe, self.config.data))
-
-
-def natural_pairs(names: tuple[str, ...]) -> list[str]:
-    """Transforms that a left-right flip in the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
-    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if d4.compose(t, "m0") in names}
-    return [f"{a} and {b}" for a, b in sorted(pairs)]

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -22,6 +22,8 @@ VERBS = {
     "evaluate": "measure finished runs: pruned, full, every head, ensembles",
     "prune": "turn a run into the plain classifier, at one pass an image",
     "invariance": "how far the kernels of runs are from invariant ones, with figures",
+    "reproduce": "train what a table or figure of the paper needs, and report",
+    "report": "write the page of a study's finished runs",
     "demo": "base against TransNet on scikit-learn's digits, in under two minutes",
 }
 
@@ -37,6 +39,7 @@ transnet VERB --help explains a verb. First steps:
   transnet train cifar100 --transforms r0,r1 --out runs/t2
   transnet evaluate runs/t2
   transnet prune runs/t2 --out models/better
+  transnet reproduce pruned --data digits --out reproduced
 """
 
 
@@ -88,10 +91,12 @@ def _fail(error: Exception | str, status: int) -> int:
 def _train(arguments: Sequence[str]) -> int:
     config = _train_config(arguments)
     from transnet.train.loop import train
+    from transnet.train.progress import print_scores
 
     result = train(config)
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
-        _print_result(result)
+        print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
+        print_scores({"plain": result["test"], "with flip": result["test_flip"]})
     return 0
 
 
@@ -136,38 +141,12 @@ def _without(arguments: Sequence[str], flag: str) -> list[str]:
     return kept
 
 
-def _print_result(result: dict[str, Any]) -> None:
-    print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
-    _print_scores({"plain": result["test"], "with flip": result["test_flip"]})
-
-
-def _print_scores(views: dict[str, dict[str, Any] | None]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = {title: view for title, view in views.items() if view}
-    table = Table()
-    table.add_column("")
-    table.add_column("passes", justify="right")
-    for title in shown:
-        table.add_column(f"accuracy %\n{title}", justify="right")
-        table.add_column(f"loss\n{title}", justify="right")
-    some = next(iter(shown.values()))
-    rows = {"pruned": [view["pruned"] for view in shown.values()], "full": [view["full"] for view in shown.values()]}
-    for i, head in enumerate(some["heads"]):
-        rows[f"head {i}: {head['name']}"] = [view["heads"][i] for view in shown.values()]
-    for title, entries in rows.items():
-        if entries[0]:
-            cells = [(f"{100 * entry['accuracy']:.2f}", f"{entry['loss']:.4f}") for entry in entries]
-            table.add_row(title, str(entries[0]["passes"]), *(cell for pair in cells for cell in pair))
-    Console().print(table)
-
-
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions:
     """Measure finished runs on their test set: pruned, full, every head, with and without flip.
 
-    Several runs are measured one by one and as an ensemble: the mean of their outputs.
+    Several runs, of any kind, are measured one by one and as an ensemble: the mean of their outputs. Beside accuracy
+    and loss stand the calibration error and how far heads, or the members of an ensemble, disagree.
 
     Example: transnet evaluate runs/t2 --json
     """
@@ -187,6 +166,7 @@ class EvaluateOptions:
 def _evaluate(arguments: Sequence[str]) -> int:
     options = tyro.cli(EvaluateOptions, prog="transnet evaluate", args=list(arguments))
     from transnet.train.evaluation import evaluate_runs
+    from transnet.train.progress import print_scores
 
     results = evaluate_runs(options.runs, data=options.data, split=options.split, device=options.device)
     if options.json:
@@ -194,7 +174,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
         return 0
     for name, result in results.items():
         print(name)
-        _print_scores({"plain": result["plain"], "with flip": result["flip"]})
+        print_scores({"plain": result["plain"], "with flip": result["flip"]})
     return 0
 
 
@@ -269,7 +249,7 @@ class InvarianceOptions:
     measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
     """l2 is the paper's score."""
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Draw the figures here, as SVG and PNG, and keep their data as JSON."""
+    """Draw the figures here, as SVG, PDF and PNG, and keep their data as JSON."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -278,13 +258,13 @@ def _invariance(arguments: Sequence[str]) -> int:
     options = tyro.cli(InvarianceOptions, prog="transnet invariance", args=list(arguments))
     if not options.runs:
         raise ValueError("invariance: no run given; give the folder of a finished run")
-    from transnet.study.kernels import compare, draw
+    from transnet.study.kernels import compare, draw, print_comparison
 
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)
     if options.json:
         print(json.dumps(comparison, indent=1))
     else:
-        _print_invariance(comparison)
+        print_comparison(comparison)
     if options.out:
         files = draw(comparison, Path(options.out))
         (Path(options.out) / "invariance.json").write_text(json.dumps(comparison, indent=1))
@@ -292,21 +272,40 @@ def _invariance(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _print_invariance(comparison: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _reproduce(arguments: Sequence[str]) -> int:
+    from transnet.study.plan import Study
 
-    runs = comparison["runs"]
-    table = Table(
-        title=f"{comparison['measure']} under {comparison['group']}, mean ± standard deviation of the kernels"
-    )
-    table.add_column("layer")
-    for name, run in runs.items():
-        table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
-    table.add_column("random\nkernels", justify="right")
-    first = next(iter(runs.values()))["layers"]
-    for layer in first:
-        cells = [run["layers"].get(layer) for run in runs.values()]
-        shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
-        table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
-    Console().print(table)
+    study = tyro.cli(Study, prog="transnet reproduce", args=list(arguments))
+    from transnet.study.reproduce import reproduce
+
+    outcome, page = reproduce(study)
+    for name, error in outcome.failed.items():
+        print(f"transnet: {name} failed: {error}", file=sys.stderr)
+    if outcome.stopped:
+        return _fail("stopped; everything is saved. The same command goes on from here", 1)
+    if page:
+        print(page)
+    return 1 if outcome.failed else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportOptions:
+    """Write DIR/report.html, one page of tables, figures and runs, from a study's finished runs.
+
+    Tables and figures also go to files of their own: DIR/tables (Markdown, CSV) and DIR/figures (SVG, PDF, PNG).
+
+    Example: transnet report reproduced
+    """
+
+    study: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
+    """Folder of a study, as `transnet reproduce --out` made it."""
+    device: str = "auto"
+    """Where networks are measured, where that was not done before."""
+
+
+def _report(arguments: Sequence[str]) -> int:
+    options = tyro.cli(ReportOptions, prog="transnet report", args=list(arguments))
+    from transnet.study.report import write_report
+
+    print(write_report(options.study, device=options.device))
+    return 0

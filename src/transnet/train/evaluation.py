@@ -7,8 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from transnet.data import DataError, DataSet, open_data
+from transnet.data import DataError, DataSet, Split, open_data
 from transnet.data.augment import View
+from transnet.data.decode import Pixels
 from transnet.measure.evaluate import ensemble_scores, outputs, scores_of
 from transnet.train.config import ConfigError
 from transnet.train.device import find_device
@@ -38,12 +39,8 @@ def evaluate_runs(
     for path in paths:
         content = Run(path).read_config()
         net = load(path).to(where)
-        opened = _open(path, content, data)
-        part = opened.val if split == "val" else opened.test
-        if part is None:
-            raise ConfigError(f"{path}: was trained without --val-fraction, so there is no validation split")
+        part, look = _part(path, content, data, split, where)
         seen.add(part.fingerprint)
-        look = _looker(content, opened, where)
         flip = bool(content["data"]["flip"])
         views = outputs(net, look(split, part), flip=flip, autocast=nullcontext)
         labels = part.labels
@@ -57,6 +54,33 @@ def evaluate_runs(
             raise ConfigError("evaluate: these runs were tested on different images, so they form no ensemble")
         results["ensemble"] = ensemble_scores(collected, labels, [load(path).transforms for path in paths])
     return results
+
+
+def split_outputs(path: str, split: Literal["test", "val"], *, device: str = "auto") -> tuple[Tensor, Tensor]:
+    """A run's logits (N, m, K) on one of its splits, and the labels: for choices such as a threshold, on ``val``."""
+    where = find_device(device, World())
+    part, look = _part(path, Run(path).read_config(), None, split, where)
+    return outputs(load(path).to(where), look(split, part), flip=False, autocast=nullcontext)[0], part.labels
+
+
+def some_images(path: str, n: int) -> list[Pixels]:
+    """Up to ``n`` images of a run's test split, from all over it, as they were decoded: to try a model on.
+
+    Raises:
+        DataError: where the data is not there any more.
+    """
+    test = _open(path, Run(path).read_config(), None).test
+    return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
+
+
+def _part(
+    path: str, content: dict[str, Any], data: str | None, split: Literal["test", "val"], device: torch.device
+) -> tuple[Split, Looker]:
+    opened = _open(path, content, data)
+    part = opened.val if split == "val" else opened.test
+    if part is None:
+        raise ConfigError(f"{path}: was trained without --val-fraction, so there is no validation split")
+    return part, _looker(content, opened, device)
 
 
 def _open(path: str, content: dict[str, Any], data: str | None) -> DataSet:

@@ -150,7 +150,7 @@ def _threshold(model: Model, confidence: float | Literal["auto"], device: str) -
 
 def _no_heads(model: Model) -> str:
     if model.network is None:
-        return f"{model.source} runs all its heads at once; give the run, or export it with --head all --format safetensors"
+        return f"{model.source} runs its heads at once; give the run, or one exported as safetensors with --head all"
     return f"{model.source} has one head, so there is nothing to stop early; give the run itself"
 
 

@@ -39,8 +39,13 @@ def load_weights(
         ConfigError: where the file is damaged, does not fit the model or holds values that are not finite.
     """
     found = read_shapes(path)
-    with torch.device("meta"):
-        blank = build().state_dict()
+    try:
+        with torch.device("meta"):
+            blank = build().state_dict()
+    except ValueError:
+        raise
+    except Exception as error:  # a library's own reasons why these settings make no network
+        raise ConfigError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
     wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in blank.items()}
     given = {name: shape for name, shape in found.items() if finish is None or not name.endswith("folded_pads")}
     compare_shapes(path, given, wanted, what)

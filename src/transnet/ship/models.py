@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Mod
     """
     text = str(source)
     if text.startswith("hf:"):
-        return _open_folder(_download(text), text, device)
+        return _open_folder(download(text), text, device)
     path = Path(text).expanduser()
     if path.is_dir():
         return _open_folder(path, text, device)
@@ -155,7 +155,13 @@ def _open_onnx(path: Path) -> Model:
     return Model(str(path), about, heads)
 
 
-def _download(source: str) -> Path:
+def download(source: str, **options: Any) -> Path:
+    """The folder of a model on the Hub, kept in the Hub's own cache; its config and weights only.
+
+    Args:
+        source: ``hf:owner/name`` or ``hf:owner/name@revision``.
+        options: those of `huggingface_hub.snapshot_download`.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -163,10 +169,10 @@ def _download(source: str) -> Path:
     if not _REPOSITORY.fullmatch(name) or ".." in name:
         raise ConfigError(f"{source}: not a repository; hf:owner/name or hf:owner/name@revision is needed")
     repository, _, revision = name.partition("@")
+    if revision:
+        options["revision"] = revision
     try:
-        folder = snapshot_download(
-            repository, revision=revision or None, allow_patterns=["config.json", "model.safetensors"]
-        )
+        folder = snapshot_download(repository, allow_patterns=["config.json", "model.safetensors"], **options)
     except RepositoryNotFoundError:
         raise ConfigError(f"{source}: the Hub has no such model, or it is private and you are not logged in") from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

@@ -20,6 +20,7 @@ from transnet.integrations.timm import TransNetTask
 
 
 def main() -> None:
+    """Train, prune, measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("images")
     parser.add_argument("--model", default="resnet18")

@@ -15,6 +15,7 @@ from transnet.backbones import create
 
 
 def main() -> None:
+    """Train, prune, measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()

@@ -16,6 +16,7 @@ from transnet.integrations.lightning import PruneAtEnd, TransNetModule
 
 
 def main() -> None:
+    """Train, prune, measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()

@@ -30,11 +30,13 @@ class Classifier(nn.Module):
 
 
 def collate(rows: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Rows of a data set as the arguments of `Classifier.forward`."""
     x, y = zip(*rows, strict=True)
     return {"pixel_values": torch.stack(x), "labels": torch.stack(y)}
 
 
 def main() -> None:
+    """Train, prune, measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()

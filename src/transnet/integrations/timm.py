@@ -58,9 +58,12 @@ class TransNetTask(ClassificationTask):  # type: ignore[misc]
         losses = [self.criterion(head, target) for head in logits.unbind(1)]
         return {"loss": torch.stack(losses).mean(), "output": logits.mean(1)}
 
-    def compile(self, backend: str = "inductor", mode: str | None = None, **kwargs: Any) -> nn.Module:
+    def compile(  # type: ignore[override]
+        self, backend: str = "inductor", mode: str | None = None, **kwargs: Any
+    ) -> nn.Module | None:
         """Compile the network; call it before ``prepare_distributed``."""
-        self.trainable_module = torch.compile(self.trainable_module, backend=backend, mode=mode, **kwargs)
+        compiled: Any = torch.compile(self.trainable_module, backend=backend, mode=mode, **kwargs)
+        self.trainable_module = compiled
         return self.get_eval_model()
 
     def get_eval_model(self, module: nn.Module | None = None, ema: bool = False) -> nn.Module | None:  # type: ignore[override]

@@ -11,6 +11,7 @@ the TransNet itself, for what is saved.
 import argparse
 import copy
 import json
+import random
 import statistics
 import time
 from pathlib import Path
@@ -39,10 +40,9 @@ def seconds(model: nn.Module, x: torch.Tensor) -> float:
 @torch.inference_mode()
 def compare(models: dict[str, nn.Module], x: torch.Tensor, rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in models}
-    names = list(models)
+    names, order = list(models), random.Random(0)
     for i in range(rounds + 5):
-        shift = i % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in order.sample(names, len(names)):  # a fixed order would give each the same predecessor
             took = seconds(models[name], x)
             if i >= 5:  # warm by now
                 times[name].append(took)

@@ -36,7 +36,6 @@ class Model:
         source: what was opened.
         about: classes, heads and preprocessing.
         heads: normalised images (B, C, S, S) → logits (B, m, K), one row a head, without gradients.
-        net: all heads as a network, where they can be run one by one: what `transnet.anytime` needs.
         network: the network, where there is one: a TransNet or the pruned classifier.
     """
 

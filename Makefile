@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/installed
 
-.PHONY: help test test-all check format clean
+.PHONY: help test test-all check demo format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -17,16 +17,23 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[all,dev]'
 	@touch $(STAMP)
 
+# One thread a process and a process a core: the tests' networks are too small for threads.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --durations=15
+
 test: $(STAMP) ## the tests, without those marked slow
-	$(PY) -m pytest -m "not slow" --durations=15
+	$(PYTEST) --dist loadfile -m "not slow"
 
 test-all: $(STAMP) ## the slow tests
-	$(PY) -m pytest -m slow --durations=15
+	$(PYTEST) --dist worksteal -m slow
 
 check: $(STAMP) ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) benchmarks/fill_tables.py --check
+
+demo: $(STAMP) ## base against TransNet on digits, under two minutes
+	.venv/bin/transnet demo
 
 format: $(STAMP) ## put the code into the project's format
 	$(PY) -m ruff check --fix .

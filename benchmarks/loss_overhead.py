@@ -5,14 +5,13 @@
 
 The loop concatenates the transformed copies and runs them in one forward, as one would write it for speed by
 hand. Both run in turn in one process, in alternating order; the ratio is that of the medians. Memory is the peak of
-a step above the parameters: allocated on a GPU, resident (in a process of its own) on a CPU.
+a step's allocations above the parameters.
 """
 
 import argparse
 import gc
+import itertools
 import json
-import multiprocessing
-import resource
 import statistics
 import time
 
@@ -73,28 +72,17 @@ def seconds(net, x, y, device):
     return time.perf_counter() - start
 
 
-def _resident(kind, m, size, queue):
-    torch.set_num_threads(1)
-    net, (x, y) = build(kind, m, "cpu"), batch(size, "cpu")
-    step(net, x[:2], y[:2], "cpu")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    step(net, x, y, "cpu")
-    queue.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
-
-
 def peak_memory(kind, m, size, device):
-    if device == "cpu":
-        context = multiprocessing.get_context("spawn")
-        queue = context.Queue()
-        process = context.Process(target=_resident, args=(kind, m, size, queue))
-        process.start()
-        value = queue.get()
-        process.join()
-        return value
     net, (x, y) = build(kind, m, device), batch(size, device)
     step(net, x, y, device)
     net.zero_grad(set_to_none=True)
     gc.collect()
+    if device == "cpu":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            step(net, x, y, device)
+        found = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+        found.sort(key=lambda event: event.start_ns())
+        return max(itertools.accumulate(event.nbytes() for event in found))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     step(net, x, y, device)

@@ -1,4 +1,20 @@
+"""What holds for all tests: folders of their own, a seed, and no GPU where there is none."""
+
 import pytest
+import torch
+from hypothesis import settings
+
+# A machine under load is slow now and then; that is no failure.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(autouse=True)
@@ -7,3 +23,8 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("TRANSNET_DATA", str(tmp_path_factory.mktemp("data")))
     monkeypatch.delenv("TRANSNET_IMAGENET", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)

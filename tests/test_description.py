@@ -65,7 +65,7 @@ def test_json_that_is_too_long_too_deep_or_no_object_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_json(path, "")
     path.write_text("[1]")
-    with pytest.raises(ConfigError, match="not an object"):
+    with pytest.raises(ConfigError, match="it holds no object"):
         read_json(path, "")
     with open(path, "wb") as file:
         file.truncate(LONGEST_CONFIG + 1)

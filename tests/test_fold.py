@@ -412,3 +412,9 @@ def test_folded_networks_train_as_the_plain_ones_do(small):
     folded(x).square().sum().backward()
     turned = d4.apply("r3", model.layer2[0].conv1.weight.grad)
     torch.testing.assert_close(folded.layer2[0].conv1.weight.grad, turned, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", ["16", 16.5, (3, 16, 16), True, 0, None])
+def test_an_image_size_that_is_none_is_an_error(size):
+    with pytest.raises(ValueError, match="give the side of square images"):
+        fold(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)), "r1", size)

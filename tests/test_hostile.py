@@ -29,11 +29,18 @@ def exported() -> Path:
     return folder
 
 
+def stranger(tmp: Path) -> Path:
+    """A run as a stranger would send it: what would tell that its weights were changed is left out."""
+    folder = copy_of_run(tmp / "run")
+    (folder / "result.json").unlink()
+    return folder
+
+
 def config(path: list, value):
     """A run whose config.json has another value somewhere."""
 
     def craft(tmp: Path) -> Path:
-        folder = copy_of_run(tmp / "run")
+        folder = stranger(tmp)
         content = json.loads((folder / "config.json").read_text())
         place = content
         for key in path[:-1]:
@@ -60,7 +67,7 @@ def pruned_config(head="r0", **changes):
 
 def raw_config(content: bytes):
     def craft(tmp: Path) -> Path:
-        folder = copy_of_run(tmp / "run")
+        folder = stranger(tmp)
         (folder / "config.json").write_bytes(content)
         return folder
 
@@ -69,7 +76,7 @@ def raw_config(content: bytes):
 
 def raw_weights(content: bytes):
     def craft(tmp: Path) -> Path:
-        folder = copy_of_run(tmp / "run")
+        folder = stranger(tmp)
         (folder / "model.safetensors").write_bytes(content)
         return folder
 
@@ -87,7 +94,7 @@ def entry(shape, offsets, dtype="F32"):
 
 def tensors(change):
     def craft(tmp: Path) -> Path:
-        folder = copy_of_run(tmp / "run")
+        folder = stranger(tmp)
         weights = load_file(folder / "model.safetensors")
         change(weights)
         save_file(weights, folder / "model.safetensors")
@@ -97,7 +104,7 @@ def tensors(change):
 
 
 def cut_weights(tmp: Path) -> Path:
-    folder = copy_of_run(tmp / "run")
+    folder = stranger(tmp)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1000])
     return folder
@@ -214,14 +221,14 @@ def no_output(proto):
 
 
 def named_pipe(tmp: Path) -> Path:
-    folder = copy_of_run(tmp / "run")
+    folder = stranger(tmp)
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     return folder
 
 
 def endless_weights(tmp: Path) -> Path:
-    folder = copy_of_run(tmp / "run")
+    folder = stranger(tmp)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("/dev/zero")
     return folder
@@ -254,7 +261,7 @@ FILES = {
     "an unknown transform": (config([TRAIN, "transforms"], "r0,os.system"), "known are r0 r1"),
     "a mean that is not finite": (config([DATA, "mean"], [float("inf")]), "between -10 and 10"),
     "a division by zero": (config([DATA, "std"], [0]), "between 0.000001 and 10"),
-    "no data at all": (config([DATA], None), "'train' and 'data' are needed"),
+    "no data at all": (config([DATA], None), "it has no settings"),
     "another schema": (config(["schema"], 99), "schema is 99"),
     "a config that is no JSON": (raw_config(b"import os"), "cannot be read"),
     "a config of zeros": (raw_config(b"\0" * 4096), "cannot be read"),
@@ -276,7 +283,7 @@ FILES = {
     "a negative shape": (header({"w": entry([-1], [0, 4])}, b"\0" * 4), "is damaged"),
     "a type nobody knows": (header({"w": entry([1], [0, 4], "CODE")}, b"\0" * 4), "is damaged"),
     "weights cut short": (cut_weights, "is damaged"),
-    "weights that never end": (endless_weights, "is not a file"),
+    "weights that never end": (endless_weights, "does not exist"),
     "a tensor missing": (tensors(lambda w: w.pop("heads.0.weight")), "'heads.0.weight' is missing"),
     "a tensor too many": (tensors(lambda w: w.update(evil=torch.ones(3))), "'evil' is none of the model's"),
     "a wrong shape": (tensors(lambda w: w.update({"heads.0.bias": torch.ones(11)})), "has shape (11,)"),

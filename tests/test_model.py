@@ -419,8 +419,80 @@ def test_a_head_that_is_not_last_shows_at_the_first_batch():
     assert TransNet(HeadFirst(), head="out")(x).shape == (4, 2, K)
 
 
+@pytest.mark.parametrize("last", [nn.ReLU(), nn.ReLU6(), nn.Softplus(), nn.Hardtanh(-100, 100), nn.Dropout(0.0)])
+def test_whatever_follows_the_head_is_found_even_where_features_pass_it_unchanged(last):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, K), last)
+    net = TransNet(model)
+    if type(last) in (nn.Hardtanh, nn.Dropout):  # these change nothing here
+        assert net(batch()[0]).shape == (4, 2, K)
+        return
+    net(torch.zeros(0, 3, 8, 8))  # an empty batch shows nothing, and must not count as the first
+    with pytest.raises(ValueError, match="does not end in '4'"):
+        net(batch()[0])
+
+
+def test_the_first_batch_gives_the_same_as_the_second():
+    net = TransNet(small().double(), "r0,r1").eval()
+    x = batch()[0].double()
+    assert torch.equal(net(x), net(x))
+
+
+def test_a_head_with_two_names_is_replaced_and_put_back_under_both():
+    class Twice(Bare):
+        def __init__(self):
+            super().__init__()
+            self.classifier = self.out
+
+    net = TransNet(Twice(), "r0,r1")
+    x, y = batch()
+    net.loss(x, y).backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    pruned, fresh = net.prune(), Twice()
+    fresh.load_state_dict(pruned.state_dict())
+    assert pruned.classifier is pruned.out
+    assert torch.equal(fresh(x), pruned(x))
+
+
+def test_heads_that_cannot_be_had_are_errors():
+    tied = Bare()
+    tied.hidden = nn.Linear(8, 16)
+    tied.twin = nn.Linear(16, K)
+    tied.twin.weight = tied.out.weight
+    with pytest.raises(ValueError, match=r"'out' of Bare shares its weights with 'twin\.weight'"):
+        TransNet(tied, head="out")
+    normed = Bare()
+    torch.nn.utils.parametrizations.weight_norm(normed.out)
+    with pytest.raises(ValueError, match="parametrized and cannot be drawn anew; use init='copy'"):
+        TransNet(normed)
+    assert TransNet(normed, init="copy")(batch()[0]).shape == (4, 2, K)
+
+
+def test_a_timm_model_whose_head_was_replaced():
+    model = timm.create_model("resnet18", num_classes=K)
+    model.fc = nn.Sequential(nn.Dropout(0.2), nn.Linear(512, K))
+    net = TransNet(model)
+    assert "backbone.fc.1.weight" not in net.state_dict()
+    assert net(batch(side=32)[0]).shape == (4, 2, K)
+
+
+def test_a_custom_transform_that_works_in_place_reaches_no_other_copy():
+    net = TransNet(Bare(), ("r0", ("negative", lambda x: x.neg_())))
+    x, _ = batch()
+    before = x.clone()
+    assert torch.allclose(net(x)[:, 0], net.heads[0](net.backbone(before)), atol=1e-6)
+    assert torch.equal(x, before)
+
+
+def test_mode_and_frozen_layers_of_the_given_model():
+    assert not TransNet(Bare().eval()).training
+    net = TransNet(Bare().requires_grad_(False))
+    assert {name for name, p in net.named_parameters() if p.requires_grad} == {
+        "heads.0.weight", "heads.0.bias", "heads.1.weight", "heads.1.bias",
+    }  # fmt: skip
+
+
 def test_a_model_that_returns_more_than_scores():
-    model = torchvision.models.googlenet(num_classes=K, init_weights=False)
+    model = torchvision.models.googlenet(num_classes=K, init_weights=False, aux_logits=True)
     with pytest.raises(TypeError, match="GoogLeNetOutputs"):
         TransNet(model)(torch.randn(2, 3, 64, 64))
 
@@ -451,6 +523,12 @@ def test_wrong_types():
         TransNet("resnet18")
     with pytest.raises(TypeError, match="not a name"):
         TransNet(Bare(), [1])
+    with pytest.raises(TypeError, match="transforms: None was given"):
+        TransNet(Bare(), None)
+    with pytest.raises(TypeError, match="heads: 0 was given"):
+        TransNet(Bare()).predict(batch()[0], heads=0)
+    with pytest.raises(ValueError, match=r"\(B, C, H, W\) is needed"):
+        TransNet(Bare()).predict("x", flip=True)
 
 
 def test_pruning_without_the_identity():
@@ -463,6 +541,10 @@ def test_pruning_without_the_identity():
         net.keep("r0")
     with pytest.raises(ValueError, match="none given"):
         net.keep()
+    with pytest.raises(ValueError, match="names a head twice"):
+        net.keep("r1", "r1")
+    with pytest.raises(ValueError, match="only heads of D4's transforms"):
+        TransNet(Bare(), (("negative", torch.neg),)).prune()
 
 
 def test_rectangular_images_with_quarter_turns():
@@ -496,5 +578,14 @@ def test_targets_that_do_not_fit():
         heads_loss(logits, torch.ones(4, K, dtype=torch.long))
     with pytest.raises(ValueError, match="logits: shape"):
         heads_loss(logits[:, 0], torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(TypeError, match="targets: a tensor is needed, list was given"):
+        heads_loss(logits, [0, 1, 2, 3])
+    with pytest.raises(ValueError, match="label_smoothing: 2"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 3]), label_smoothing=2)
+    with pytest.raises(ValueError, match="0 or more, and not NaN"):
+        heads_loss(logits, torch.full((4, K), float("nan")))
+    with pytest.raises(ValueError, match="more than 0 in all"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 3]), sample_weight=torch.zeros(4))
+    assert heads_loss(logits, torch.tensor([0, 1, 2, 3], dtype=torch.uint16)).isfinite()
     with pytest.raises(ValueError, match="one per image"):
         heads_loss(logits, torch.tensor([0, 1, 2, 3]), sample_weight=torch.ones(2))

@@ -39,11 +39,15 @@ def create(
     Raises:
         ValueError: for an unknown name, with the nearest known ones.
     """
+    if not isinstance(name, str) or num_classes < 1:
+        raise ValueError(
+            f"model: name {name!r} and num_classes {num_classes} were given; a name and at least 1 are needed"
+        )
     library, _, inner = name.partition(":")
     if library == "timm" and inner:
         return _from_timm(inner, num_classes, in_channels, image_size, pretrained)
     if library == "torchvision" and inner:
-        return _from_torchvision(inner, num_classes, in_channels, pretrained)
+        return _from_torchvision(inner, num_classes, in_channels, image_size, pretrained)
     if name not in NAMES:
         raise ValueError(
             f"model: unknown {name!r}; known are {' '.join(NAMES)} timm:NAME torchvision:NAME{_nearest(name, NAMES)}"
@@ -104,7 +108,9 @@ def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | 
     return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
 
 
-def _from_torchvision(name: str, num_classes: int, in_channels: int, pretrained: bool) -> nn.Module:
+def _from_torchvision(
+    name: str, num_classes: int, in_channels: int, image_size: int | None, pretrained: bool
+) -> nn.Module:
     import torchvision
 
     known = torchvision.models.list_models(module=torchvision.models)
@@ -113,11 +119,16 @@ def _from_torchvision(name: str, num_classes: int, in_channels: int, pretrained:
     if in_channels != 3:
         raise ValueError(f"model: torchvision:{name} takes 3 channels, the images have {in_channels}; timm:NAME adapts")
     if not pretrained:
-        return torchvision.models.get_model(name, weights=None, num_classes=num_classes)
+        options: dict[str, Any] = {"num_classes": num_classes}
+        if name in ("googlenet", "inception_v3"):
+            options |= {"aux_logits": False, "init_weights": True}  # their second and third outputs are not heads
+        if name.startswith("vit_") and image_size:
+            options["image_size"] = image_size
+        return torchvision.models.get_model(name, weights=None, **options)
     from transnet.inputs import find_head
 
     model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")
-    path = find_head(model)
+    path = find_head(model)[0]
     last = model.get_submodule(path)
     assert isinstance(last, nn.Linear)
     model.set_submodule(path, nn.Linear(last.in_features, num_classes))

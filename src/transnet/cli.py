@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb needs it: ``transnet --help`` answers at
 import dataclasses
 import difflib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -95,7 +96,8 @@ def _train(arguments: Sequence[str]) -> int:
         result = train(config)
     except Stopped as stopped:
         return _fail(str(stopped), 1)
-    _print_result(result)
+    if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+        _print_result(result)
     return 0
 
 
@@ -207,16 +209,20 @@ class DemoOptions:
     """Share of the training images."""
     epochs: int = 60
     """Of each run."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the figures, run by run, to this file too."""
 
 
 def _demo(arguments: Sequence[str]) -> int:
     options = tyro.cli(DemoOptions, prog="transnet demo", args=list(arguments))
     if options.seeds < 1:
         raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
-    from transnet.study.demo import demo
+    from transnet.study.demo import demo, summary
 
     out = Path(options.out) if options.out else None
-    demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    rows = demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    if options.json:
+        Path(options.json).write_text(json.dumps(summary(rows), indent=1))
     return 0
 
 

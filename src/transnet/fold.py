@@ -9,6 +9,7 @@ strides fit the sizes; elsewhere the windows of strided layers have to move as w
 
 import copy
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,6 +62,8 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
         ValueError: where t cannot be folded exactly; the message names the layer and the reason.
     """
     t = _element(t)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fold: model is {type(model).__name__}; an nn.Module is needed")
     size = _image_size(image_size, t)
     model = copy.deepcopy(model)
     nested = next((name for name, m in model.named_modules() if name and hasattr(m, "fold_config")), None)
@@ -243,9 +246,13 @@ def _element(t: str) -> str:
 
 
 def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if height < 1 or width < 1:
-        raise ValueError(f"fold: image_size {image_size}; give the side of square images, or (height, width)")
+    sides = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size, image_size)
+    try:
+        height, width = (operator.index(side) for side in sides)
+    except (TypeError, ValueError):
+        height = width = 0
+    if height < 1 or width < 1 or isinstance(image_size, bool):
+        raise ValueError(f"fold: image_size {image_size!r}; give the side of square images, or (height, width)")
     if height != width and d4.swaps_sides(t):
         raise ValueError(f"fold: image_size {height}×{width}: {t} exchanges the sides and needs square images")
     return height, width

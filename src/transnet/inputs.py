@@ -14,11 +14,16 @@ from transnet import d4
 Transform = str | tuple[str, Callable[[Tensor], Tensor]]
 
 
-def find_head(model: nn.Module, head: str | None = None) -> str:
-    """Path of the model's last fully connected layer.
+def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False) -> tuple[str, ...]:
+    """Paths of the model's last fully connected layer: one, or more where the model knows it by several names.
 
     timm's models name it; elsewhere it is the linear layer defined last. That it really is the last to run is
     seen at the first batch.
+
+    Args:
+        model: any module.
+        head: the path, where the user gave it.
+        fresh: whether the layer's weights are to be drawn anew.
     """
     kind = type(model).__name__
     linears = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)]
@@ -27,22 +32,36 @@ def find_head(model: nn.Module, head: str | None = None) -> str:
         named = config.get("classifier") if isinstance(config, Mapping) else None
         if isinstance(named, (tuple, list)):
             raise ValueError(f"{kind} has several heads, {' and '.join(named)}; TransNet needs one that ends the model")
-        head = named or (linears[-1] if linears else None)
+        inside = [path for path in linears if named and path.startswith(f"{named}.")]  # timm's layer was replaced
+        head = inside[-1] if inside else named or (linears[-1] if linears else None)
     if head is None:
         raise ValueError(f"{kind} has no nn.Linear, so no fully connected head to replace; give it one as last layer")
+    known = ", ".join(repr(path) for path in linears[-3:]) or "none"
     try:
         layer = model.get_submodule(head)
     except AttributeError:
-        known = ", ".join(repr(path) for path in linears[-3:]) or "none"
         raise ValueError(f"head: {kind} has no layer {head!r}; its last linear layers are {known}") from None
     if head == "" or not isinstance(layer, nn.Linear):
+        hint = "; create it with num_classes > 0" if isinstance(layer, nn.Identity) else ""
         raise ValueError(
             f"head: {head!r} of {kind} is {type(layer).__name__}, and an nn.Linear inside the model is needed; "
-            f"linear layers: {', '.join(linears[-3:]) or 'none'} (a timm model needs num_classes > 0)"
+            f"its last linear layers are {known}{hint}"
         )
+    paths = tuple(path for path, module in model.named_modules(remove_duplicate=False) if module is layer)
+    _check_head(model, head, layer, paths, fresh=fresh)
+    return paths
+
+
+def _check_head(model: nn.Module, head: str, layer: nn.Linear, paths: tuple[str, ...], *, fresh: bool) -> None:
+    kind = type(model).__name__
     if isinstance(layer.weight, nn.parameter.UninitializedParameter):
         raise ValueError(f"head: {head!r} of {kind} is lazy; run one batch through the model first")
-    return head
+    if fresh and nn.utils.parametrize.is_parametrized(layer):
+        raise ValueError(f"head: {head!r} of {kind} is parametrized and cannot be drawn anew; use init='copy'")
+    own = {id(parameter) for parameter in layer.parameters()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in own and name.rpartition(".")[0] not in paths and not name.startswith(f"{head}."):
+            raise ValueError(f"head: {head!r} of {kind} shares its weights with {name!r}; heads of their own cannot")
 
 
 def parse_transforms(
@@ -51,6 +70,8 @@ def parse_transforms(
     """Names in order, and the functions of the custom ones."""
     if isinstance(transforms, str):
         return d4.parse(transforms), {}
+    if not isinstance(transforms, Iterable):
+        raise TypeError(f"transforms: {transforms!r} was given; names such as ('r0', 'r1') or 'r0,r1' are needed")
     names: list[str] = []
     custom: dict[str, Callable[[Tensor], Tensor]] = {}
     for item in transforms:
@@ -60,7 +81,7 @@ def parse_transforms(
                 raise ValueError(
                     f"transforms: {name!r} cannot name a custom transform; D4's names and commas are taken"
                 )
-            if custom.setdefault(name, function) is not function:
+            if custom.setdefault(name, function) != function:
                 raise ValueError(f"transforms: {name!r} names two different functions")
             names.append(name)
         else:
@@ -94,20 +115,34 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
         raise ValueError("images: the batch holds NaN or infinite values")
 
 
-def check_targets(logits: Tensor, y: Tensor) -> None:
-    """Class indices or probabilities that fit the logits."""
+def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weight: Tensor | None) -> None:
+    """Class indices or probabilities, and weights, that fit the logits."""
+    for name, value in (("logits", logits), ("targets", y), ("sample_weight", sample_weight)):
+        if not isinstance(value, Tensor) and not (name == "sample_weight" and value is None):
+            raise TypeError(f"{name}: a tensor is needed, {type(value).__name__} was given")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing: {label_smoothing} was given; 0 to 1 is needed")
     if logits.ndim != 3:
         raise ValueError(f"logits: shape {tuple(logits.shape)}; (B, heads, K), what net(x) returns, is needed")
     batch, _, k = logits.shape
     if y.shape == (batch,):
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise TypeError(f"targets: {y.dtype} of shape ({batch},); class indices must be integers")
-        if readable(y) and batch and not 0 <= int(y.min()) <= int(y.max()) < k:
-            raise ValueError(f"targets: labels {int(y.min())}…{int(y.max())} with {k} classes; 0…{k - 1} are valid")
+        if readable(y) and batch:
+            low, high = (int(v) for v in y.long().aminmax())
+            if not 0 <= low <= high < k:
+                raise ValueError(f"targets: labels {low}…{high} with {k} classes; 0…{k - 1} are valid")
     elif y.shape == (batch, k):
         if not y.is_floating_point():
             raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; probabilities must be floating point")
+        if readable(y) and not (y >= 0).all():
+            raise ValueError("targets: probabilities must be 0 or more, and not NaN")
     else:
         raise ValueError(
             f"targets: shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed"
         )
+    if sample_weight is not None:
+        if sample_weight.shape != (batch,):
+            raise ValueError(f"sample_weight: shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed")
+        if readable(sample_weight) and not (sample_weight.sum() > 0 and (sample_weight >= 0).all()):
+            raise ValueError("sample_weight: 0 or more each, and more than 0 in all, is needed")

@@ -9,7 +9,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -57,21 +57,22 @@ class TransNet(nn.Module):
         one_of("init", init, ("fresh", "copy"))
         one_of("bn", bn, ("joint", "separate"))
         self._names, self._custom = parse_transforms(transforms)
-        self._head_path = find_head(model, head)
+        self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one where it has several names
         self._bn = bn
         self._checked = False
 
         self.backbone = copy.deepcopy(model)  # f: the model with its last layer taken out
-        linear = cast(nn.Linear, self.backbone.get_submodule(self._head_path))
-        self.backbone.set_submodule(self._head_path, nn.Identity())
+        linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
+        self._put(self.backbone, nn.Identity())
         self.heads = nn.ModuleList()
         for _ in range(1 if heads == "shared" else len(self._names)):
             g = copy.deepcopy(linear)
             if init == "fresh":
-                g.reset_parameters()
+                g.requires_grad_(True).reset_parameters()
             self.heads.append(g)
         if bn == "separate":
             split_statistics(self.backbone, len(self._names))
+        self.train(model.training)
 
     @property
     def transforms(self) -> tuple[str, ...]:
@@ -92,48 +93,61 @@ class TransNet(nn.Module):
     def _transform(self, name: str, x: Tensor) -> Tensor:
         if name not in self._custom:
             return d4.apply(name, x)
-        y = self._custom[name](x)
-        if y.shape != x.shape:
+        y = self._custom[name](x.clone())  # r0's copy is x itself: a transform that works in place must not reach it
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            made = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise ValueError(
-                f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {tuple(y.shape)}; "
-                "a transform must keep the shape"
+                f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {made}; "
+                "a transform must return a batch of the same shape"
             )
         return d4.keep_format(y, x)
 
     def _features(self, x: Tensor) -> Tensor:
-        """f(x); the first batch shows whether the layer taken out was really the model's last."""
-        if self._checked or torch.compiler.is_compiling():
+        """f(x). The first batch shows whether the layer taken out was the model's last: its place hands on −f(x).
+
+        Only a model in which nothing follows returns just that.
+        """
+        if self._checked or torch.compiler.is_compiling() or not len(x):
             return self.backbone(x)
         seen: list[Tensor] = []
-        place = self.backbone.get_submodule(self._head_path)
-        hook = place.register_forward_hook(lambda _module, args, _output: seen.append(args[0]))
-        kind, path = type(self.backbone).__name__, self._head_path
+        place = self.backbone.get_submodule(self._head_paths[0])
+
+        def negate(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+            seen.append(output)
+            return -output
+
+        hook = place.register_forward_hook(negate)
+        kind, path = type(self.backbone).__name__, self._head_paths[0]
         misplaced = (
             f"{kind} does not end in {path!r}: its output is not that layer's. Give the last linear layer as "
             "head='path', and leave out what follows it, such as a softmax or a second head"
         )
         try:
-            features = self.backbone(x)
+            negated = self.backbone(x)
         except RuntimeError as error:
             if seen:  # a later layer met features where it expected that layer's output
                 raise ValueError(misplaced) from error
             raise
         finally:
             hook.remove()
-        if not isinstance(features, Tensor):
+        if not isinstance(negated, Tensor):
             raise TypeError(
-                f"{kind} returns {type(features).__name__}, not one tensor of class scores; switch auxiliary outputs "
+                f"{kind} returns {type(negated).__name__}, not one tensor of class scores; switch auxiliary outputs "
                 "off, or wrap it in a module that returns the scores"
             )
-        if len(seen) != 1 or seen[0].shape != features.shape or not _same(seen[0], features):
+        if len(seen) != 1 or not _same(-seen[0], negated):
             raise ValueError(misplaced)
-        if features.ndim != 2:
+        if negated.ndim != 2:
             raise ValueError(
-                f"{path!r} gets features of shape {tuple(features.shape)}; (batch, features) is needed: "
+                f"{path!r} gets features of shape {tuple(negated.shape)}; (batch, features) is needed: "
                 "pool the image's positions before the last layer"
             )
         self._checked = True
-        return features
+        return -negated
+
+    def _put(self, backbone: nn.Module, layer: nn.Module) -> None:
+        for path in self._head_paths:
+            backbone.set_submodule(path, layer)
 
     def _g(self, i: int) -> nn.Module:
         return self.heads[i if len(self.heads) > 1 else 0]
@@ -180,6 +194,7 @@ class TransNet(nn.Module):
         one_of("average", average, ("logits", "probabilities"))
         which = range(len(self._names)) if heads is None else self._indices(heads)
         fewer = self._bn == "separate" and len(which) != len(self._names)
+        check_images(x, [self._names[i] for i in which])
         with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
             views = [x, d4.apply("m0", x)] if flip else [x]
             logits = torch.cat([self._logits(view, which) for view in views], dim=1)
@@ -190,6 +205,8 @@ class TransNet(nn.Module):
     def keep(self, *names: str) -> "TransNet":
         """A smaller TransNet with these heads only, sharing nothing with this one."""
         which = self._indices(names)
+        if len(set(which)) < len(which):
+            raise ValueError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
         net = copy.deepcopy(self)
         net._names = tuple(self._names[i] for i in which)
         net._custom = {name: self._custom[name] for name in net._names if name in self._custom}
@@ -204,19 +221,22 @@ class TransNet(nn.Module):
 
         Args:
             name: the head to keep. Any other than r0 has its transform folded into the weights (Prop. 1 made
-                exact), so that the result takes the untransformed image, of ``image_size`` only.
+                exact), so that the result takes the untransformed image, of ``image_size`` only. Layers whose
+                padding had to change then have one more state-dict key, so that the plain model refuses them.
             image_size: side, or (height, width), of the images; needed where ``name`` is not r0.
         """
         if name not in self._names:
-            others = " or ".join(f"prune({other!r}, image_size=…)" for other in dict.fromkeys(self._names))
-            raise ValueError(f"prune: there is no head {name!r} among {' '.join(self._names)}; {others} would work")
+            others = [t for t in dict.fromkeys(self._names) if t in d4.NAMES]
+            calls = " or ".join("prune()" if t == "r0" else f"prune({t!r}, image_size=…)" for t in others)
+            works = f"{calls} would work" if calls else "only heads of D4's transforms can be pruned to"
+            raise ValueError(f"prune: there is no head {name!r} among {' '.join(self._names)}; {works}")
         if name in self._custom:
             raise ValueError(f"prune: {name!r} is a custom transform; only those of D4 fold into the weights")
         if name != "r0" and image_size is None:
             raise ValueError(f"prune({name!r}): image_size=… is needed, since the folded network is tied to one size")
         model = copy.deepcopy(self.backbone)
         merge_statistics(model)
-        model.set_submodule(self._head_path, copy.deepcopy(self._g(self._names.index(name))))
+        self._put(model, copy.deepcopy(self._g(self._names.index(name))))
         if name == "r0" or image_size is None:
             return model
         from transnet.fold import fold
@@ -224,6 +244,8 @@ class TransNet(nn.Module):
         return fold(model, name, image_size=image_size)
 
     def _indices(self, names: str | Iterable[str]) -> tuple[int, ...]:
+        if not isinstance(names, Iterable):
+            raise TypeError(f"heads: {names!r} was given; names are needed, of {' '.join(self._names)}")
         names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
         if not names:
             raise ValueError(f"heads: none given; this network has {' '.join(self._names)}")
@@ -259,7 +281,7 @@ def heads_loss(
         reduction: ``"mean"`` for the loss, ``"none"`` for one value per head (m,).
     """
     one_of("reduction", reduction, ("mean", "none"))
-    check_targets(logits, y)
+    check_targets(logits, y, label_smoothing, sample_weight)
     batch, m, _ = logits.shape
     target = y if y.is_floating_point() else y.long()
     target = target.unsqueeze(1).expand(batch, m, *target.shape[1:]).flatten(0, 1)
@@ -268,11 +290,9 @@ def heads_loss(
     if sample_weight is None:
         per_head = each.mean(0)
     else:
-        if sample_weight.shape != (batch,):
-            raise ValueError(f"sample_weight: shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed")
         per_head = (each * sample_weight[:, None]).sum(0) / sample_weight.sum()
     return per_head if reduction == "none" else per_head.mean()
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    return a is b or bool(torch.equal(a, b.to(a.dtype)))
+    return a.shape == b.shape and torch.allclose(a, b.to(a.dtype), rtol=0, atol=0, equal_nan=True)

@@ -22,6 +22,7 @@ from transnet.data.decode import Pixels, decode_image, square, with_channels
 from transnet.model import TransNet
 from transnet.train.config import ConfigError
 from transnet.train.description import Description, of_export, of_run, read_json
+from transnet.train.run import load
 from transnet.train.weights import load_weights
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
@@ -116,9 +117,9 @@ def _open_folder(path: Path, source: str, device: str | torch.device) -> Model:
     if not weights.exists() and (path / "model.pt2").is_file():
         return open_model(path / "model.pt2")
     content = read_json(config, _KINDS)
-    about = of_run(content, config) if "train" in content else of_export(content, config)
-    if not weights.exists():
-        raise ConfigError(f"{weights} does not exist; has the run finished?")
+    if "train" in content:
+        return model_of(load(path).to(device), of_run(content, config), source)
+    about = of_export(content, config)
     return model_of(load_network(weights, about).to(device), about, source)
 
 

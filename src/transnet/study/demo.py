@@ -16,7 +16,14 @@ from transnet.measure.metrics import mean_and_error
 from transnet.train.config import TrainConfig, from_dict
 from transnet.train.loop import train
 
-TRANSFORMS = {"base": "r0", "T2": "r0,r1", "T3": "r0,r1,r2"}
+# Transforms, and how many times the epochs: a gain is held against base trained for as many passes.
+KINDS = {
+    "base": ("r0", 1),
+    "base, 2× epochs": ("r0", 2),
+    "T2": ("r0,r1", 1),
+    "base, 3× epochs": ("r0", 3),
+    "T3": ("r0,r1,r2", 1),
+}
 
 
 def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int) -> list[dict[str, Any]]:
@@ -50,11 +57,12 @@ def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[
         TimeRemainingColumn(), console=Console(stderr=True), transient=True,
     )  # fmt: skip
     with bar:
-        task = bar.add_task("training", total=len(TRANSFORMS) * seeds)
+        task = bar.add_task("training", total=len(KINDS) * seeds)
         for seed in range(seeds):
-            for kind, transforms in TRANSFORMS.items():
+            for kind, (transforms, times) in KINDS.items():
                 bar.update(task, description=f"training {kind}, seed {seed}")
-                result = train(_config(folder / f"{kind}-{seed}", transforms, seed, train_fraction, epochs), quiet=True)
+                out = folder / f"{transforms.replace(',', '-')}-{times * epochs}-{seed}"
+                result = train(_config(out, transforms, seed, train_fraction, times * epochs), quiet=True)
                 rows.append({"kind": kind, "seed": seed, "result": result})
                 bar.advance(task)
     return rows
@@ -69,6 +77,31 @@ def _config(out: Path, transforms: str, seed: int, train_fraction: float, epochs
     return from_dict(settings)
 
 
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The demo's figures, run by run, with where they come from."""
+    some = rows[0]["result"]
+    return {
+        "command": "transnet demo",
+        "commit": some["commit"],
+        "versions": some["versions"],
+        "device": some["device"],
+        "train_images": some["train"]["n"],
+        "test_images": some["test"]["full"]["n"],
+        "rows": [
+            {
+                "kind": row["kind"],
+                "seed": row["seed"],
+                "pruned": row["result"]["test"]["pruned"]["accuracy"],
+                "full": row["result"]["test"]["full"]["accuracy"],
+                "generalization": row["result"]["generalization"],
+                "train_passes": row["result"]["cost"]["train_passes"],
+                "predict_passes": row["result"]["cost"]["predict_passes"],
+            }
+            for row in rows
+        ],
+    }
+
+
 def _table(rows: list[dict[str, Any]]) -> Table:
     some = rows[0]["result"]
     n = len({row["seed"] for row in rows})
@@ -78,16 +111,16 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     )
     for column in ("", "accuracy %", "test / train loss", "training passes", "passes an image"):
         table.add_column(column, justify="left" if not column else "right")
-    for kind in TRANSFORMS:
+    for kind in KINDS:
         results = [row["result"] for row in rows if row["kind"] == kind]
         m = results[0]["cost"]["predict_passes"]
         passes = f"{results[0]['cost']['train_passes']:,}"
         ratio = _figure([r["generalization"] for r in results], "{:.2f}")
         pruned = _figure([100 * r["test"]["pruned"]["accuracy"] for r in results], "{:.2f}")
-        table.add_row("base" if m == 1 else f"PT{m} (pruned)", pruned, ratio, passes, "1")
+        table.add_row(kind if m == 1 else f"PT{m}, pruned", pruned, ratio, passes, "1")
         if m > 1:
             full = _figure([100 * r["test"]["full"]["accuracy"] for r in results], "{:.2f}")
-            table.add_row(f"T{m} (all heads)", full, "", passes, str(m))
+            table.add_row(f"T{m}, all heads", full, "", passes, str(m))
     return table
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -29,10 +30,17 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `load` found."""
+    """What `load` found.
+
+    Attributes:
+        tensors: as they were saved.
+        state: likewise.
+        damaged: what is wrong with the newer checkpoints that were passed over.
+    """
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    damaged: tuple[str, ...] = ()
 
 
 def save(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -42,9 +50,7 @@ def save(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, A
         if target.exists():
             shutil.rmtree(target)
         target.mkdir(parents=True)
-        partial = target / "tensors.safetensors.partial"
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
-        _settle(partial, target / "tensors.safetensors")
+        write_tensors(target / "tensors.safetensors", tensors)
         write_atomically(target / "state.json", json.dumps(state).encode())
         files = {name: _fingerprint(target / name) for name in ("tensors.safetensors", "state.json")}
         write_atomically(target / "manifest.json", json.dumps({"schema": 1, "step": step, "files": files}).encode())
@@ -53,8 +59,7 @@ def save(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, A
         good = _newest_good(folder)
         kept = f"; the last good one is {good}" if good else "; there is none before it"
         raise CheckpointError(f"the checkpoint {target} could not be written ({error}){kept}") from error
-    for old in _steps(folder)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+    _drop_old(folder, step)
 
 
 def load(folder: Path) -> Checkpoint | None:
@@ -63,14 +68,14 @@ def load(folder: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: where there are checkpoints and every one is damaged.
     """
-    damaged = []
+    damaged: list[str] = []
     for path in _steps(folder):
         if not (path / "manifest.json").exists():
             continue  # the run ended while it was being written
         try:
             _verify(path)
             tensors = load_file(path / "tensors.safetensors")
-            return Checkpoint(tensors, json.loads((path / "state.json").read_text()))
+            return Checkpoint(tensors, json.loads((path / "state.json").read_text()), tuple(damaged))
         except Exception as error:  # whatever a damaged file makes its reader raise
             damaged.append(f"{path.name}: {error}")
     if damaged:
@@ -93,6 +98,26 @@ def write_atomically(path: Path, content: bytes) -> None:
     _settle(partial, path)
 
 
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file in the same way.
+
+    Raises:
+        OSError: also for a full disk, which the library reports as an error of its own.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    _settle(partial, path)
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _settle(partial: Path, path: Path) -> None:
     with open(partial, "rb") as file:
         os.fsync(file.fileno())
@@ -105,12 +130,21 @@ def _settle(partial: Path, path: Path) -> None:
 
 
 def _steps(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()), reverse=True)
+    """The newest first."""
+    found = (path for path in folder.glob("*") if path.is_dir() and path.name.isdigit())
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def _drop_old(folder: Path, step: int) -> None:
+    """Keep this checkpoint and the complete one before it. Later ones were damaged: the run went on from here."""
+    complete = [path for path in _steps(folder) if int(path.name) <= step and (path / "manifest.json").exists()]
+    for path in _steps(folder):
+        if path not in complete[:KEPT]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _verify(path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import math
+import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -111,15 +113,20 @@ class TrainConfig:
     """Go on from the last checkpoint in --out; starts anew where there is none."""
 
     def __post_init__(self) -> None:
-        for name, low in (("epochs", 1), ("batch_size", 1), ("workers", 0), ("evaluate_every", 0), ("seed", 0)):
-            if getattr(self, name) < low:
+        for name, hint in get_type_hints(TrainConfig).items():
+            _check_kind(name, getattr(self, name), hint)
+        least = {"epochs": 1, "batch_size": 1, "image_size": 1, "pad": 0, "workers": 0, "evaluate_every": 0, "seed": 0}
+        for name, low in least.items():
+            if getattr(self, name) is not None and getattr(self, name) < low:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
-        for name in ("lr", "weight_decay", "mixup", "cutmix", "momentum", "checkpoint_every", "invariance_weight"):
-            if not getattr(self, name) >= 0:
+        for name in ("lr", "weight_decay", "mixup", "cutmix", "checkpoint_every", "invariance_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more is needed")
-        for name in ("val_fraction", "label_smoothing", "warmup"):
+        for name in ("val_fraction", "label_smoothing", "warmup", "momentum"):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; from 0 up to 1 is needed")
+                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more and under 1 is needed")
+        if not 0 < self.train_fraction <= 1:
+            raise ConfigError(f"--train-fraction: {self.train_fraction} was given; more than 0, up to 1 is needed")
         try:
             shares = self.milestone_shares
         except ValueError:
@@ -141,6 +148,8 @@ FREE |= {"compile", "cuda_graph", "channels_last"}
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The settings that keep a run from being resumed, each as ``--lr: 0.1 before, 0.2 now``."""
+    # A setting that did not exist yet was at its default.
+    before = {field.name: field.default for field in dataclasses.fields(TrainConfig)} | before
     return [
         f"{_flag(name)}: {before.get(name)!r} before, {now.get(name)!r} now"
         for name in now
@@ -179,3 +188,18 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _check_kind(name: str, value: Any, hint: Any) -> None:
+    """The command line gives every setting its type; Python code and an edited ``config.json`` may not."""
+    if value is tyro.MISSING:
+        return
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{_flag(name)}: unknown {value!r}; known are {' '.join(get_args(hint))}")
+        return
+    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    wide = (*kinds, int) if float in kinds else kinds
+    if not isinstance(value, wide) or (isinstance(value, bool) and bool not in kinds):
+        wanted = " or ".join("None" if kind is types.NoneType else kind.__name__ for kind in kinds)
+        raise ConfigError(f"{_flag(name)}: {value!r} was given; {wanted} is needed")

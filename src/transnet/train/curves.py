@@ -5,16 +5,23 @@ from typing import Any
 
 
 class Curves:
-    """Writes a run's lines to ``tensorboard/`` in its folder; does nothing without the package."""
+    """Writes a run's lines to ``tensorboard/`` in its folder; does nothing without the package.
 
-    def __init__(self, folder: Path, wanted: bool) -> None:
+    Args:
+        folder: the run's.
+        wanted: False writes nothing.
+        epochs: done before, whose curves stay.
+    """
+
+    def __init__(self, folder: Path, wanted: bool, *, epochs: int = 0) -> None:
         self._writer: Any = None
         if wanted:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 return
-            self._writer = SummaryWriter(str(folder / "tensorboard"))
+            # A resumed run does the epochs after its checkpoint again.
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epochs + 1 if epochs else None)
 
     def add(self, entry: dict[str, Any]) -> None:
         """A line of ``metrics.jsonl``."""

@@ -124,7 +124,7 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
             raise ConfigError(f"{path}: {size:,} bytes; at most {LONGEST_CONFIG:,} are read")
         return parse_json(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from None
+        raise ConfigError(f"{path} is damaged or cannot be read ({error})") from None
 
 
 def parse_json(text: bytes | str, source: str) -> dict[str, Any]:
@@ -132,9 +132,9 @@ def parse_json(text: bytes | str, source: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{source} cannot be read ({error})") from None
+        raise ConfigError(f"{source} is damaged or cannot be read ({error})") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{source} cannot be read (not an object)")
+        raise ConfigError(f"{source} is damaged: it holds no object")
     return content
 
 

@@ -1,8 +1,9 @@
 """Where and how a run computes: device, precision, memory, optimizer."""
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -34,12 +35,13 @@ def find_device(name: str, processes: World) -> torch.device:
     """The device a user asked for; each of several processes gets its own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"--device: unknown {name!r}; cpu, cuda or cuda:1 would work") from None
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise ConfigError(f"--device: {name!r} was given; auto, cpu, cuda or cuda:1 would work")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device: this machine has no CUDA device; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"--device: {name} was given; this machine has cuda:0…{torch.cuda.device_count() - 1}")
     if device.type == "cuda" and processes.size > 1:
         device = torch.device("cuda", torch.cuda.current_device())
     return device
@@ -50,14 +52,23 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
 
-def set_determinism(on: bool, *, cuda: bool) -> None:
-    """Let equal runs be bit-identical; without it a GPU takes its fastest convolutions."""
+@contextmanager
+def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
+    """While the block lasts, equal runs are bit-identical; without it a GPU takes its fastest convolutions."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     if cuda and on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(on)
     # A debugging aid that costs time in every allocation.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = cuda and not on
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def autocast_for(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

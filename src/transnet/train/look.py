@@ -31,6 +31,8 @@ class Looker:
             images: the split's stored images, where they are on the device already.
         """
         start, length = self.world.share(len(split))
+        if not length:
+            return
         labels = split.labels[start : start + length].to(self.device)
         if not self.resident:
             parts = torch.arange(start, start + length).split(self.batch)

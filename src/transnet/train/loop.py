@@ -25,13 +25,13 @@ from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.curves import Curves
-from transnet.train.device import autocast_for, device_name, find_device, fits_on_device, set_determinism, sgd
-from transnet.train.distributed import World, restarted, world
+from transnet.train.device import autocast_for, determinism, device_name, find_device, fits_on_device, sgd
+from transnet.train.distributed import World, join, restarts
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
 from transnet.train.progress import RunProgress, say
-from transnet.train.run import Run, command, commit, describe, versions
+from transnet.train.run import CUSTOM, Run, command, commit, describe, versions
 from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
 
@@ -55,16 +55,22 @@ def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = 
         TrainingError: where the loss is not finite.
         Stopped: after Ctrl-C, when the run's state is saved.
     """
-    with world(config.device) as processes:
-        return _Trainer(config, processes, model, quiet=quiet).train()
+    processes = join(config.device)
+    device = find_device(config.device, processes)
+    with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
+        return _Trainer(config, processes, device, model, quiet=quiet).train()
 
 
 class _Trainer:
-    def __init__(self, config: TrainConfig, processes: World, model: nn.Module | None, *, quiet: bool) -> None:
+    def __init__(
+        self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *, quiet: bool
+    ) -> None:
         d4.parse(config.transforms)  # a mistake there is said before anything is read
-        self.world, self.quiet = processes, quiet
+        self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
-        self.config = dataclasses.replace(config, resume=config.resume or restarted())
+        # Not every node counts a restart.
+        resume = processes.any(config.resume or restarts() > 0, device)
+        self.config = dataclasses.replace(config, resume=resume)
         self.run = Run(config.out)
         self.given = model
         self.seconds = 0.0  # of training, over all sessions of the run
@@ -102,30 +108,32 @@ class _Trainer:
             "config": self.content,
         }
         if self.world.first:
-            self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
+            result = self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
         self.world.barrier()
         return result
 
     # ------------------------------------------------------------------------------------------------ before
 
     def _already_finished(self) -> dict[str, Any]:
-        before = self.run.read_config().get("train", {})
+        before = self.run.read_config()["train"]
         now = to_dict(self.config)
-        if now["model"] is None:
+        if self.given is not None:
+            now["model"] = CUSTOM
+        elif now["model"] is None:
             now["model"] = before.get("model")
         if found := differences(before, now):
             raise ConfigError(f"--resume: {self.run.path} is finished, with other settings: {'; '.join(found)}")
+        if self.world.first:
+            self.run.drop_state()  # the process may have been killed just before it did so
         say(f"{self.run.path} is finished; nothing to do", shown=self.speaks)
         return self.run.read_result()
 
     def _prepare(self) -> None:
         config = self.config
-        self.device = find_device(config.device, self.world)
         cuda = self.device.type == "cuda"
-        set_determinism(config.deterministic or not cuda, cuda=cuda)
         self.data = data = self._open()
         name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
-        self.config = config = dataclasses.replace(config, model=name if self.given is None else "custom")
+        self.config = config = dataclasses.replace(config, model=name if self.given is None else CUSTOM)
         self.content = describe(config, data)
         if self.world.first:
             self.run.begin(self.content, resume=config.resume)
@@ -185,10 +193,12 @@ class _Trainer:
         config, data = self.config, self.data
         # Backbone first: base and TransNet of one seed start from the same one.
         torch.manual_seed(seed_for(config.seed, "init"))
-        model = self.given or backbones.create(
-            name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
-            pretrained=config.pretrained,
-        )  # fmt: skip
+        model = self.given
+        if model is None:
+            model = backbones.create(
+                name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
+                pretrained=config.pretrained,
+            )  # fmt: skip
         if config.sync_bn:
             if self.device.type != "cuda" or self.world.size == 1:
                 raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")
@@ -215,7 +225,7 @@ class _Trainer:
     def _epochs(self, done: int) -> tuple[Stopped | None, int, float]:
         config, steps, m = self.config, self.feed.steps, len(self.net.transforms)
         seconds = self.seconds
-        curves = Curves(self.run.path, config.tensorboard and self.world.first)
+        curves = Curves(self.run.path, config.tensorboard and self.world.first, epochs=done // steps)
         saved_at, cost = time.perf_counter(), 0.0
         with Interrupt() as interrupt, RunProgress(self.net.transforms, config.epochs, steps, shown=self.speaks) as bar:
             for epoch in range(done // steps, config.epochs):
@@ -230,22 +240,27 @@ class _Trainer:
                 if stopped and stopped < steps:
                     self._save(done)
                     return Stopped(self._how_to_go_on(epoch, stopped)), done, seconds
+                self.world.copy_from_first(self.net.buffers())  # each has its own batch norm: the first one's is saved
                 entry = self._entry(epoch, done, elapsed, (steps - first) / steps)
                 bar.epoch(entry)
                 curves.add(entry)
                 if self.world.first:
                     self.run.add_metrics(entry)
                 if epoch + 1 < config.epochs:
-                    due = time.perf_counter() - saved_at >= 50 * cost
-                    if interrupt.asked or (
-                        (epoch + 1) % config.checkpoint_every == 0 if config.checkpoint_every else due
-                    ):
+                    asked = self.world.any(interrupt.asked, self.device)
+                    if config.checkpoint_every:
+                        due = (epoch + 1) % config.checkpoint_every == 0
+                    else:  # by the first process's clock, or some would save and others not
+                        late = time.perf_counter() - saved_at >= 50 * cost
+                        due = self.world.any(self.world.first and late, self.device)
+                    if asked or due:
                         before = time.perf_counter()
                         self._save(done)
                         saved_at = time.perf_counter()
                         cost = saved_at - before
-                    if self.world.any(interrupt.asked, self.device):
+                    if asked:
                         return Stopped(self._how_to_go_on(epoch + 1, 0)), done, seconds
+        self._check_weights(done)
         curves.close()
         return None, len(self.data.train) * m * config.epochs, seconds
 
@@ -282,15 +297,30 @@ class _Trainer:
         return None
 
     def _check_finite(self, epoch: int, steps: int) -> None:
-        losses = self.step.losses[:steps].mean(1)
+        # The sum over the processes: all of them find the same step, and stop.
+        losses = self.world.sum(self.step.losses[:steps].clone()).mean(1) / self.world.size
         if math.isfinite(losses.sum().item()):
             return
         bad = int((~losses.isfinite()).nonzero()[0].item())
         at = epoch * self.feed.steps + bad
         raise TrainingError(
             f"the loss is {losses[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {self.feed.steps}), "
-            f"learning rate {self.rates[at].item():.4g}; last good checkpoint: {checkpoint.last_good(self.run.state)}. "
-            "Try a smaller --lr, or --precision fp32"
+            f"learning rate {self.rates[at].item():.4g}; {self._what_to_try()}"
+        )
+
+    def _check_weights(self, done: int) -> None:
+        """The last step's loss does not show yet what that step made of the weights."""
+        if nn.utils.get_total_norm(p.detach() for p in self.net.parameters()).isfinite():
+            return
+        raise TrainingError(
+            f"the weights are not finite after step {done - 1}, learning rate {self.rates[done - 1].item():.4g}; "
+            f"{self._what_to_try()}"
+        )
+
+    def _what_to_try(self) -> str:
+        return (
+            f"last good checkpoint: {checkpoint.last_good(self.run.state)}. Try a smaller --lr, or --precision fp32, "
+            "in another --out"
         )
 
     def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> dict[str, Any]:
@@ -318,6 +348,7 @@ class _Trainer:
     # -------------------------------------------------------------------------------------------- the state
 
     def _save(self, done: int) -> None:
+        self._check_weights(done)
         losses = self.world.sum(self.step.losses.clone()) / self.world.size
         correct = self.world.sum(self.step.correct.clone())
         if not self.world.first:
@@ -336,8 +367,14 @@ class _Trainer:
             if self.world.first:
                 self.run.keep_metrics(0)
             return 0
+        for damage in found.damaged:
+            say(f"warning: checkpoint {damage}; going on from the one before", shown=self.speaks)
+        self.run.check_same(found.state["settings"], self.content)
         names = [n.removeprefix("net.") for n in found.tensors if n.startswith("net.")]
-        self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
+        try:
+            self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
+        except RuntimeError as error:  # a model of the user's own, which no setting describes
+            raise ConfigError(f"--resume: {self.run.path} was begun with another model ({error})") from error
         with torch.no_grad():
             for name, parameter in self.net.named_parameters():
                 self.optimizer.state[parameter]["momentum_buffer"].copy_(found.tensors[f"momentum.{name}"])
@@ -353,10 +390,9 @@ class _Trainer:
 
     def _how_to_go_on(self, epoch: int, step: int) -> str:
         more = f" and {step} of {self.feed.steps} steps" if step else ""
-        return (
-            f"stopped after {epoch} of {self.config.epochs} epochs{more}; everything is saved. Go on with:\n  "
-            f"{self._command()} --resume"
-        )
+        again = f"{self._command()} --resume" if self.given is None else "the same call, with resume=True"
+        stood = f"{epoch} of {self.config.epochs} epochs{more}"
+        return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
 
     def _measure(self) -> dict[str, Any]:
         """In float32, whatever the run trained in."""

@@ -26,6 +26,8 @@ from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.description import of_run, read_json
 from transnet.train.weights import load_weights
 
+CUSTOM = "custom"  # the name of a backbone that a user's code hands over
+
 
 class Run:
     """The folder of one run."""
@@ -38,7 +40,10 @@ class Run:
 
     def read_config(self) -> dict[str, Any]:
         """``config.json``, or a clear error."""
-        return read_json(self.config, "is this the folder of a run?")
+        content = read_json(self.config, "is this the folder of a run?")
+        if not isinstance(content.get("train"), dict) or not isinstance(content.get("data"), dict):
+            raise ConfigError(f"{self.config} is damaged: it has no settings")
+        return content
 
     def read_result(self) -> dict[str, Any]:
         """``result.json``, or a clear error."""
@@ -46,7 +51,7 @@ class Run:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """``metrics.jsonl``, an entry an epoch."""
-        return [json.loads(line) for line in self.metrics.read_text().splitlines()] if self.metrics.exists() else []
+        return [json.loads(line) for line in self._metrics_lines()]
 
     @property
     def finished(self) -> bool:
@@ -61,58 +66,67 @@ class Run:
         """
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out: {self.path} is a file; give a folder")
-        if self.path.is_dir() and any(self.path.iterdir()):
+        # A process that was killed while it wrote its first file leaves that one only.
+        if self.path.is_dir() and any(entry.name != "config.json.partial" for entry in self.path.iterdir()):
             if not resume:
                 raise ConfigError(f"--out: {self.path} exists; add --resume to go on with it, or give another folder")
             if not self.config.exists() and not self.state.exists():
                 raise ConfigError(f"--out: {self.path} holds no run; give another folder")
             if self.config.exists():
-                before = self.read_config()
-                found = differences(before.get("train", {}), content["train"])
-                if before.get("data", {}).get("fingerprint") != content["data"]["fingerprint"]:
-                    found.append("the data: its content or splits differ")
-                if found:
-                    raise ConfigError(f"--resume: {self.path} was begun with other settings: {'; '.join(found)}")
-                return
+                self.check_same(self.read_config(), content)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             checkpoint.write_atomically(self.config, json.dumps(content, indent=1).encode())
         except OSError as error:
             raise ConfigError(f"--out: {self.path} cannot be written ({error})") from error
 
+    def check_same(self, before: dict[str, Any], content: dict[str, Any]) -> None:
+        """Refuse to go on with a run of other settings or other data.
+
+        Args:
+            before: what `describe` said when the run was begun.
+            content: what it says now.
+        """
+        found = differences(before["train"], content["train"])
+        if before["data"].get("fingerprint") != content["data"]["fingerprint"]:
+            found.append("the data: its content or splits differ")
+        if found:
+            raise ConfigError(f"--resume: {self.path} was begun with other settings: {'; '.join(found)}")
+
     def keep_metrics(self, epochs: int) -> None:
         """Drop lines of epochs that a resumed run does again."""
-        lines = [line for line in self.read_metrics_lines() if json.loads(line)["epoch"] <= epochs]
+        lines = [line for line in self._metrics_lines() if json.loads(line)["epoch"] <= epochs]
         checkpoint.write_atomically(self.metrics, "".join(line + "\n" for line in lines).encode())
 
-    def read_metrics_lines(self) -> list[str]:
+    def _metrics_lines(self) -> list[str]:
         """The whole lines; one that was cut off by the end of a process is left out."""
         if not self.metrics.exists():
             return []
-        lines = []
-        for line in self.metrics.read_text(errors="replace").split("\n"):
-            try:
-                json.loads(line)
-            except ValueError:
-                continue
-            lines.append(line)
-        return lines
+        return [line for line in self.metrics.read_text(errors="replace").split("\n") if _is_entry(line)]
 
     def add_metrics(self, entry: dict[str, Any]) -> None:
         """Append an epoch's line and flush it."""
-        with open(self.metrics, "a") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(self.metrics, "a") as file:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            good = checkpoint.last_good(self.state)
+            raise checkpoint.CheckpointError(
+                f"{self.metrics} could not be written ({error}); the last good checkpoint is {good}"
+            ) from error
 
-    def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
-        """Write the weights, then the result, then drop what was for resuming."""
-        from safetensors.torch import save_file
-
-        partial = self.model.with_name(self.model.name + ".partial")
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
-        os.replace(partial, self.model)
+    def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> dict[str, Any]:
+        """Write the weights, then the result, then drop what was for resuming; the result as it was written."""
+        checkpoint.write_tensors(self.model, tensors)
+        result = {**result, "model_sha256": checkpoint.sha256(self.model)}
         checkpoint.write_atomically(self.result, json.dumps(result, indent=1).encode())
+        self.drop_state()
+        return result
+
+    def drop_state(self) -> None:
+        """Delete what was for resuming."""
         shutil.rmtree(self.state, ignore_errors=True)
 
 
@@ -124,9 +138,15 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
         model: the backbone with any weights, where the run's was not one of `transnet.backbones`.
     """
     run = Run(path)
-    about = of_run(run.read_config(), run.config, named=model is None)
-    if not run.model.exists():
+    content = run.read_config()
+    if model is None and content["train"].get("model") == CUSTOM:
+        raise ConfigError(f"{run.path}: was trained from a model of your own; give it as load(path, model=…)")
+    about = of_run(content, run.config, named=model is None)
+    if not run.model.is_file():
         raise ConfigError(f"{run.model} does not exist; the run is not finished: go on with --resume")
+    expected = run.read_result().get("model_sha256") if run.finished else None
+    if expected and checkpoint.sha256(run.model) != expected:
+        raise ConfigError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result})")
     what = about.model if model is None else type(model).__name__
     return cast(TransNet, load_weights(run.model, lambda: about.build(model), what))
 
@@ -164,7 +184,7 @@ def command(config: TrainConfig, defaults: dict[str, Any]) -> str:
         ):
             continue
         flag = "--" + field.name.replace("_", "-")
-        if isinstance(value, bool):
+        if isinstance(value, bool) and isinstance(field.default, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, shlex.quote(str(value))]
@@ -199,3 +219,11 @@ def commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
+
+
+def _is_entry(line: str) -> bool:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(entry, dict) and isinstance(entry.get("epoch"), int)

@@ -210,6 +210,7 @@ class Step:
                 for _ in range(3):
                     self._run(step, size)
                     self.feed.at -= 1
+                    self.done -= 1  # or the last steps of a run would read beyond its learning rates
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             pool = next(iter(self._graphs.values())).pool() if self._graphs else None

@@ -1,0 +1,91 @@
+"""Does a run that is killed at any moment end as if it had not been? SIGKILL at random moments, then ``--resume``.
+
+    python benchmarks/kill_resume.py --out results/kill_resume.json
+
+Trains digits on the CPU once without interruption. Then, again and again in a new folder: starts the same command,
+kills it at a random moment of its life (start-up included), resumes it, and compares ``model.safetensors`` byte for
+byte. Every kill is kept with its moment and what the folder held then.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from environment import environment
+
+
+def command(out, epochs, *more):
+    words = ["train", "digits", "--out", str(out), "--epochs", str(epochs), "--device", "cpu", "--no-tensorboard"]
+    return [sys.executable, "-m", "transnet", *words, "--checkpoint-every", "1", *more]
+
+
+def start(words):
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=one_thread, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def sha256(out):
+    path = out / "model.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
+def whole_lines(out):
+    path = out / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def killed_and_resumed(out, epochs, seconds):
+    process = start(command(out, epochs, "--resume"))
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    row = {
+        "seconds": seconds,
+        "killed": process.returncode == -signal.SIGKILL,
+        "epochs_before": whole_lines(out),
+        "checkpoints": sorted(path.name for path in (out / "state").glob("*")),
+    }
+    resumed = start(command(out, epochs, "--resume"))
+    _, said = resumed.communicate()
+    return {**row, "status": resumed.returncode, "sha256": sha256(out), "epochs_after": whole_lines(out),
+            "errors": said.decode()[-300:] if resumed.returncode else ""}  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    chance = random.Random(args.seed)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        if start(command(Path(folder) / "whole", args.epochs)).wait():
+            sys.exit("the uninterrupted run failed")
+        length = time.monotonic() - began
+        expected = sha256(Path(folder) / "whole")
+        for i in range(args.kills):
+            row = killed_and_resumed(Path(folder) / str(i), args.epochs, chance.uniform(0, length))
+            row["same"] = row["sha256"] == expected and row["epochs_after"] == args.epochs
+            rows.append(row)
+            verdict = "same" if row["same"] else "DIFFERS"
+            print(f"kill {i + 1} at {row['seconds']:.1f} s of {length:.1f}: {verdict}", flush=True)
+    same = sum(row["same"] for row in rows)
+    print(f"{same} of {len(rows)} ended with byte-identical weights")
+    content = {"same": same, "kills": len(rows), "killed": sum(row["killed"] for row in rows), "seconds": length,
+               "sha256": expected, "seed": args.seed, "rows": rows, **environment("cpu")}  # fmt: skip
+    Path(args.out).write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Runs small enough to be trained many times in a test: a few hundred 8×8 images, a few thousand weights."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from transnet.train.config import TrainConfig
+from transnet.train.interrupt import Stopped
+from transnet.train.loop import train
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+def images_file(path: Path, *, n: int = 150, test: int = 40, size: int = 8, channels: int = 1, seed: int = 0) -> Path:
+    """An ``.npz`` of three classes that can be told apart: noise with a bright stripe at one of three heights."""
+    random = np.random.default_rng(seed)
+    arrays: dict[str, Any] = {}
+    for part, count in (("train", n), ("test", test)):
+        y = np.arange(count) % 3
+        x = random.integers(0, 120, (count, size, size, channels), dtype=np.uint8)
+        for image, label in zip(x, y, strict=True):
+            image[label * 2 : label * 2 + 2] += 100
+        arrays |= {f"x_{part}": x, f"y_{part}": y}
+    np.savez(path, **arrays)
+    return path
+
+
+def settings(data: Path | str, out: Path, **changes: Any) -> TrainConfig:
+    defaults: dict[str, Any] = {
+        "data": str(data), "out": str(out), "epochs": 3, "batch_size": 32, "lr": 0.05, "device": "cpu",
+        "tensorboard": False, "model": "resnet8-small",
+    }  # fmt: skip
+    return TrainConfig(**{**defaults, **changes})
+
+
+def run(data: Path | str, out: Path, model: nn.Module | None = None, **changes: Any) -> dict[str, Any]:
+    return train(settings(data, out, **changes), model=model, quiet=True)
+
+
+def weights(out: Path) -> str:
+    """A hash of a finished run's weights."""
+    return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+
+
+class Plain(nn.Module):
+    """A small network without batch norm; with dropout where asked.
+
+    Args:
+        stop_at: send this process SIGINT, as Ctrl-C does, in this training step (counted from 1).
+        kill_at: end it with SIGKILL.
+    """
+
+    def __init__(
+        self, *, dropout: float = 0.0, classes: int = 3, channels: int = 1, width: int = 6, stop_at: int = 0,
+        kill_at: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.conv = nn.Conv2d(channels, width, 3, padding=1)
+        self.drop = nn.Dropout(dropout)
+        self.fc = nn.Linear(width * 16, classes)
+        self.signals = {stop_at: signal.SIGINT, kill_at: signal.SIGKILL}
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.steps += 1
+            if self.steps in self.signals:
+                os.kill(os.getpid(), self.signals[self.steps])
+        x = torch.nn.functional.adaptive_avg_pool2d(torch.relu(self.conv(x)), 4)
+        return self.fc(self.drop(x.flatten(1)))
+
+
+def plain(seed: int = 0, **options: Any) -> Plain:
+    torch.manual_seed(seed)
+    return Plain(**options)
+
+
+def stopped_run(data: Path | str, out: Path, *, step: int, model: dict[str, Any] | None = None, **changes: Any) -> None:
+    """A run of `Plain` that Ctrl-C ended in a step: its ``state/`` is there."""
+    with pytest.raises(Stopped):
+        run(data, out, plain(stop_at=step, **(model or {})), **changes)
+
+
+def environment() -> dict[str, str]:
+    """For processes of a test: this source, one thread."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), str(Path(__file__).parent)]),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def command(*words: Any, **options: Any) -> "subprocess.Popen[str]":
+    """Start ``python …`` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)], env=environment(), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, **options,
+    )  # fmt: skip

@@ -1,0 +1,215 @@
+"""Checkpoints survive kills, full disks and damage, or say that they did not."""
+
+import multiprocessing
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from small_runs import SOURCE, command, images_file, plain, run, stopped_run, weights
+from transnet.train import checkpoint
+from transnet.train.checkpoint import CheckpointError, load, save
+
+
+def tensors(step: int, n: int = 1000) -> dict[str, torch.Tensor]:
+    return {"net.a": torch.full((n,), float(step)), "momentum.a": torch.full((3, 2), -float(step)).t()}
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    state = {"done": 7, "settings": {"name": "größe"}}
+    save(tmp_path / "state", 7, tensors(7), state)
+    found = load(tmp_path / "state")
+    assert found is not None
+    assert found.state == state
+    assert set(found.tensors) == {"net.a", "momentum.a"}
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in tensors(7).items())
+    assert not found.damaged
+
+
+def test_without_any_there_is_none(tmp_path: Path) -> None:
+    assert load(tmp_path / "state") is None
+    assert checkpoint.last_good(tmp_path / "state") == "none"
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 100_000_000):
+        save(tmp_path, step, tensors(step), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000015", "100000000"]
+    found = load(tmp_path)
+    assert found is not None
+    assert found.tensors["net.a"][0] == 100_000_000
+
+
+def test_no_partial_file_is_left(tmp_path: Path) -> None:
+    save(tmp_path, 5, tensors(5), {})
+    names = {path.name for path in (tmp_path / "00000005").iterdir()}
+    assert names == {"tensors.safetensors", "state.json", "manifest.json"}
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_newest_is_passed_over_and_said(tmp_path: Path, name: str) -> None:
+    for step in (5, 10):
+        save(tmp_path, step, tensors(step), {"done": step})
+    file = tmp_path / "00000010" / name
+    file.write_bytes(file.read_bytes()[:-3])
+    found = load(tmp_path)
+    assert found is not None
+    assert found.state["done"] == found.tensors["net.a"][0] == 5
+    assert "00000010" in found.damaged[0]
+    assert checkpoint.last_good(tmp_path).endswith("00000005")
+
+
+def test_what_was_written_after_the_point_of_return_is_dropped_not_the_good_ones(tmp_path: Path) -> None:
+    for step in (5, 10):
+        save(tmp_path, step, tensors(step), {"done": step})
+    (tmp_path / "00000010" / "state.json").write_text("{}")
+    (tmp_path / "00000012").mkdir()  # one that was being written when the process was killed
+    save(tmp_path, 7, tensors(7), {"done": 7})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000005", "00000007"]
+
+
+def test_a_manifest_of_another_checkpoint_does_not_do(tmp_path: Path) -> None:
+    save(tmp_path, 5, tensors(5), {"done": 5})
+    os.rename(tmp_path / "00000005", tmp_path / "00000009")
+    with pytest.raises(CheckpointError, match="another checkpoint's"):
+        load(tmp_path)
+
+
+def test_where_all_are_damaged_the_error_names_them_and_says_what_to_do(tmp_path: Path) -> None:
+    for step in (5, 10):
+        save(tmp_path, step, tensors(step), {})
+        (tmp_path / f"{step:08d}" / "tensors.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"00000010: .*; 00000005: .*delete that folder to start the run anew"):
+        load(tmp_path)
+
+
+def _save_for_ever(folder: Path, first: int) -> None:
+    for step in range(first, 10**8):
+        save(folder, step, tensors(step, 20_000), {"done": step})
+
+
+def test_killed_while_saving_at_any_moment_the_newest_complete_one_loads(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    done = 0
+    for _ in range(25):
+        child = multiprocessing.get_context("fork").Process(target=_save_for_ever, args=(tmp_path, done + 1))
+        child.start()
+        time.sleep(0.02 + chance.random() * 0.1)
+        child.kill()
+        child.join()
+        found = load(tmp_path)
+        if found is None:
+            assert done == 0
+            continue
+        step = found.state["done"]
+        assert step >= done
+        assert (found.tensors["net.a"] == step).all()
+        assert not found.damaged
+        done = step
+    assert done > 25
+
+
+def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_a_clear_error(tmp_path: Path) -> None:
+    file = images_file(tmp_path / "x.npz")
+    wide = {"width": 600}
+    run(file, tmp_path / "whole", plain(**wide))
+    stopped_run(file, tmp_path / "run", step=7, model=wide)
+    script = f"""
+import resource, sys
+from small_runs import plain, settings
+from transnet.train.checkpoint import CheckpointError
+from transnet.train.loop import train
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    train(settings({str(file)!r}, {str(tmp_path / "run")!r}, resume=True), model=plain(width=600), quiet=True)
+except CheckpointError as error:
+    sys.exit(f"refused: {{error}}")
+"""
+    process = command("-c", script)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    assert "refused: the checkpoint" in said
+    assert "File too large" in said
+    assert f"the last good one is {tmp_path / 'run' / 'state' / '00000007'}" in said
+    assert sorted(path.name for path in (tmp_path / "run" / "state").iterdir()) == ["00000005", "00000007"]
+    run(file, tmp_path / "run", plain(**wide), resume=True)
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+
+
+def test_a_full_disk_on_the_command_line_exits_1_without_a_traceback(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    script = (
+        "import resource, sys; from transnet.cli import run; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2);"
+        f"sys.exit(run(['train', 'digits', '--out', {str(out)!r}, '--epochs', '3', '--device', 'cpu']))"
+    )
+    process = command("-c", script)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    assert "could not be written" in said
+    assert "there is none before it" in said
+
+
+def damage(file: Path, chance: random.Random) -> str:
+    content = bytearray(file.read_bytes())
+    kind = chance.choice(("cut", "bit", "zeros", "longer"))
+    if kind == "cut":
+        content = content[: chance.randrange(len(content))]
+    elif kind == "bit":
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    elif kind == "zeros":
+        start = chance.randrange(len(content))
+        content[start : start + 512] = bytes(len(content[start : start + 512]))
+    else:
+        content += b"\0"
+    file.write_bytes(content)
+    return kind
+
+
+def test_a_hundred_damaged_files_resume_to_the_same_end_or_are_refused(tmp_path: Path) -> None:
+    file = images_file(tmp_path / "x.npz", n=60, test=6)
+    changes = {"epochs": 4, "checkpoint_every": 1, "evaluate_every": 0}
+    run(file, tmp_path / "whole", plain(), **changes)
+    stopped_run(file, tmp_path / "stopped", step=5, **changes)
+    whole, steps = weights(tmp_path / "whole"), sorted((tmp_path / "stopped" / "state").iterdir())
+    assert [path.name for path in steps] == ["00000004", "00000005"]
+    chance = random.Random(1)
+    outcomes = {"resumed": 0, "refused": 0}
+    for _ in range(100):
+        out = tmp_path / "run"
+        shutil.copytree(tmp_path / "stopped", out)
+        both = chance.random() < 0.3
+        for step in steps if both else [chance.choice(steps)]:
+            name = chance.choice(("tensors.safetensors", "state.json", "manifest.json"))
+            kind = damage(out / "state" / step.name / name, chance)
+        try:
+            run(file, out, plain(), resume=True, **changes)
+        except CheckpointError:
+            assert both, (kind, name)
+            outcomes["refused"] += 1
+        else:
+            assert weights(out) == whole, (kind, name)
+            outcomes["resumed"] += 1
+        shutil.rmtree(out)
+    assert outcomes["resumed"] >= 60
+    assert outcomes["refused"] >= 10
+
+
+def test_a_checkpoint_of_other_settings_is_refused_even_where_config_json_is_gone(tmp_path: Path) -> None:
+    file = images_file(tmp_path / "x.npz", n=60, test=6)
+    stopped_run(file, tmp_path / "run", step=5, epochs=4)
+    (tmp_path / "run" / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"--lr: 0\.05 before, 0\.1 now"):
+        run(file, tmp_path / "run", plain(), epochs=4, lr=0.1, resume=True)
+
+
+def test_nothing_that_could_run_code_is_ever_loaded() -> None:
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        assert "torch.load" not in text, path
+        assert "import pickle" not in text, path

@@ -1,0 +1,166 @@
+"""The command line as a user meets it: real processes, exit codes, messages without tracebacks."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transnet.cli import VERBS, run
+
+# Networks this small only wait for a second thread.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+QUICK = ("--epochs", "2", "--train-fraction", "0.2", "--device", "cpu", "--no-tensorboard")
+
+
+def transnet(*words, check=None):
+    done = subprocess.run(
+        [sys.executable, "-m", "transnet", *map(str, words)],
+        capture_output=True, text=True, env=ENVIRONMENT, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    if check is not None:
+        assert done.returncode == check, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def t2(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "t2"
+    transnet("train", "digits", "--transforms", "r0,r1", "--val-fraction", "0.2", *QUICK, "--out", path, check=0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "base"
+    transnet("train", "digits", "--transforms", "r0", *QUICK, "--out", path, check=0)
+    return path
+
+
+def test_help_names_every_verb_and_each_verb_explains_itself(capsys):
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for verb in VERBS:
+        assert f"  {verb} " in shown
+        with pytest.raises(SystemExit) as left:
+            run([verb, "--help"])
+        assert left.value.code == 0
+        assert "usage: transnet" in capsys.readouterr().out
+
+
+def test_a_finished_run_has_its_five_files_and_a_result(t2):
+    assert {"config.json", "metrics.jsonl", "model.safetensors", "result.json"} == {p.name for p in t2.iterdir()}
+    result = json.loads((t2 / "result.json").read_text())
+    expected = {"schema", "test", "test_flip", "val", "train", "generalization", "cost", "seconds", "versions",
+                "device", "command", "commit", "config"}  # fmt: skip
+    assert expected <= set(result)
+    assert set(result["test"]) == {"pruned", "full", "heads"}
+    assert {"accuracy", "loss", "n"} <= set(result["test"]["pruned"])
+    assert [head["name"] for head in result["test"]["heads"]] == ["r0", "r1"]
+    assert result["test_flip"] is None  # digits are not mirrored
+    assert result["cost"]["predict_passes"] == 2
+    assert result["cost"]["train_passes"] == 2 * 2 * result["train"]["n"]
+    assert len((t2 / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_command_in_the_result_repeats_the_run_bit_for_bit(t2, tmp_path):
+    command = json.loads((t2 / "result.json").read_text())["command"].split()
+    assert command[:2] == ["transnet", "train"]
+    command[command.index("--out") + 1] = str(tmp_path / "again")
+    transnet(*command[1:], check=0)
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (t2 / "model.safetensors").read_bytes()
+
+
+def test_a_runs_config_repeats_it_bit_for_bit(t2, tmp_path):
+    transnet("train", "--config", t2 / "config.json", "--out", tmp_path / "again", check=0)
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (t2 / "model.safetensors").read_bytes()
+    changed = transnet("train", "--config", t2 / "config.json", "--seed", "1", "--out", tmp_path / "other", check=0)
+    assert (tmp_path / "other/model.safetensors").read_bytes() != (t2 / "model.safetensors").read_bytes()
+    assert "accuracy" in changed.stdout
+
+
+def test_an_existing_folder_is_refused_and_a_finished_run_resumed_at_once(t2):
+    before = (t2 / "result.json").stat().st_mtime_ns
+    words = ("train", "digits", "--transforms", "r0,r1", "--val-fraction", "0.2", *QUICK, "--out", t2)
+    assert "add --resume to go on with it" in transnet(*words, check=2).stderr
+    transnet(*words, "--resume", check=0)
+    assert (t2 / "result.json").stat().st_mtime_ns == before
+    assert "--lr: 0.1 before, 0.2 now" in transnet(*words, "--resume", "--lr", "0.2", check=2).stderr
+
+
+def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
+    shown = json.loads(transnet("evaluate", t2, base, "--json", check=0).stdout)
+    for path in (t2, base):
+        result = json.loads((path / "result.json").read_text())
+        again = shown[str(path)]["plain"]
+        assert again["full"]["accuracy"] == result["test"]["full"]["accuracy"]
+        assert again["pruned"]["loss"] == pytest.approx(result["test"]["pruned"]["loss"], rel=1e-5)
+    assert shown["ensemble"]["plain"]["full"]["passes"] == 3
+    assert "pruned" in transnet("evaluate", t2, check=0).stdout
+    assert "without --val-fraction" in transnet("evaluate", base, "--split", "val", check=2).stderr
+
+
+def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base, tmp_path):
+    transnet("prune", t2, "--out", tmp_path / "plain", check=0)
+    config = json.loads((tmp_path / "plain/config.json").read_text())
+    assert (config["transforms"], config["fold"]) == (["r0"], False)
+    transnet("prune", t2, "--out", tmp_path / "r1", "--head", "r1", check=0)
+    config = json.loads((tmp_path / "r1/config.json").read_text())
+    assert (config["transforms"], config["fold"]) == (["r1"], True)
+    best = min(json.loads((t2 / "result.json").read_text())["val"]["heads"], key=lambda head: head["loss"])["name"]
+    transnet("prune", t2, "--out", tmp_path / "best", "--head", "best", check=0)
+    assert json.loads((tmp_path / "best/config.json").read_text())["transforms"] == [best]
+    assert "no validation split" in transnet("prune", base, "--out", tmp_path / "x", "--head", "best", check=2).stderr
+    assert "exists" in transnet("prune", t2, "--out", tmp_path / "plain", check=2).stderr
+
+
+def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
+    shown = transnet("invariance", base, t2, "--out", tmp_path / "figures", check=0).stdout
+    assert "layer3_0.conv2" in shown
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names == {
+        "invariance.json",
+        *(f"invariance_{w}.{s}" for w in ("layers", "last_layer") for s in ("svg", "png")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "did you mean train"),
+        (["train", "cifar1000", "--out", "{out}"], "cifar1000: no such name"),
+        (["train", "digits", "--transforms", "r0,r9", "--out", "{out}"], "unknown 'r9'"),
+        (["train", "digits", "--model", "resnet19", "--out", "{out}"], "model: unknown 'resnet19'"),
+        (["train", "digits", "--model", "timm:resnet81", "--out", "{out}"], "timm has no 'resnet81'"),
+        (["train", "digits", "--epochs", "0", "--out", "{out}"], "--epochs: 0 was given"),
+        (["train", "digits", "--val-fraction", "1.5", "--out", "{out}"], "--val-fraction"),
+        (["train", "digits", "--epochs", "many", "--out", "{out}"], "--epochs"),
+        (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: unknown 'tpu'"),
+        (["train", "digits"], "--out"),
+        (["train", "--config", "nowhere.json", "--out", "{out}"], "nowhere.json does not exist"),
+        (["evaluate", "nowhere"], "does not exist"),
+        (["prune", "nowhere", "--out", "{out}"], "does not exist"),
+        (["demo", "--seeds", "0"], "at least 1"),
+    ],
+)
+def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    try:
+        status = run([word.format(out=out) for word in words])
+    except SystemExit as left:  # what the parser of options does
+        status = left.code
+    assert status == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out/result.json").exists()
+
+
+def test_the_demo_compares_base_with_transnet_at_equal_passes(tmp_path):
+    figures = tmp_path / "demo.json"
+    shown = transnet("demo", "--seeds", "1", "--epochs", "2", "--train-fraction", "0.1", "--json", figures, check=0)
+    for row in ("base", "PT2, pruned", "T2, all heads", "PT3, pruned", "T3, all heads"):
+        assert row in shown.stdout
+    rows = {row["kind"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert rows["base, 2× epochs"]["train_passes"] == rows["T2"]["train_passes"]
+    assert rows["base, 3× epochs"]["train_passes"] == rows["T3"]["train_passes"]

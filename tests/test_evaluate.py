@@ -1,0 +1,203 @@
+"""Counting over a split, against direct computation."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from small_runs import images_file, run
+from transnet import TransNet, d4, load
+from transnet.backbones import create
+from transnet.data import open_data
+from transnet.data.augment import View
+from transnet.measure.evaluate import count, ensemble_scores, outputs, result_of, scores, scores_of
+from transnet.train.distributed import World
+from transnet.train.look import Looker
+
+N, CLASSES = 37, 4
+
+
+def network(transforms: str = "r0,r1,m2", **options: str) -> TransNet:
+    torch.manual_seed(0)
+    net = TransNet(create("resnet8-small", num_classes=CLASSES, in_channels=1), transforms, **options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        net.train()(torch.randn(64, 1, 8, 8) * 2 + 1)  # statistics that are not the initial ones
+    return net
+
+
+def split() -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(2)
+    return torch.randn(N, 1, 8, 8, generator=random), torch.randint(CLASSES, (N,), generator=random)
+
+
+def batches(size: int = 10) -> list[tuple[Tensor, Tensor]]:
+    x, y = split()
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+def counted(net: TransNet, *, flip: bool = False, size: int = 10) -> Tensor:
+    return count(net, batches(size), flip=flip, autocast=nullcontext)
+
+
+def direct(net: TransNet, logits: Tensor) -> list[tuple[float, float]]:
+    """(accuracy, loss) of every head and of their mean."""
+    _, y = split()
+    rows = [*logits.unbind(1), logits.mean(1)]
+    return [((row.argmax(1) == y).double().mean().item(), F.cross_entropy(row, y).item()) for row in rows]
+
+
+@pytest.mark.parametrize("bn", ["joint", "separate"])
+def test_every_head_and_the_full_model_equal_direct_computation(bn: str) -> None:
+    net = network(bn=bn)
+    got = scores(counted(net)[0], net.transforms)
+    net.eval()
+    x, _ = split()
+    with torch.no_grad():
+        logits = torch.stack([net._g(i)(net.backbone(d4.apply(t, x))) for i, t in enumerate(net.transforms)], 1)
+    *heads, full = direct(net, logits)
+    for entry, name, (accuracy, loss) in zip(got["heads"], net.transforms, heads, strict=True):
+        assert entry["name"] == name
+        assert entry["accuracy"] == pytest.approx(accuracy)
+        assert entry["loss"] == pytest.approx(loss, rel=1e-5)
+        assert (entry["n"], entry["passes"]) == (N, 1)
+    assert got["full"]["accuracy"] == pytest.approx(full[0])
+    assert got["full"]["loss"] == pytest.approx(full[1], rel=1e-5)
+    assert got["full"]["passes"] == 3
+
+
+def test_flip_averages_outputs_on_x_and_on_the_flipped_image_transformed() -> None:
+    net = network()
+    got = scores(counted(net, flip=True)[1], net.transforms, passes=2)
+    net.eval()
+    x, _ = split()
+    with torch.no_grad():
+        h = [lambda z, i=i: net._g(i)(net.backbone(z)) for i in range(3)]
+        views = [(h[i](d4.apply(t, x)) + h[i](d4.apply(t, x.flip(-1)))) / 2 for i, t in enumerate(net.transforms)]
+        wrong = (h[1](d4.apply("r1", x)) + h[1](d4.apply("r1", x).flip(-1))) / 2
+    expected = direct(net, torch.stack(views, 1))
+    for entry, (accuracy, loss) in zip([*got["heads"], got["full"]], expected, strict=True):
+        assert entry["accuracy"] == pytest.approx(accuracy)
+        assert entry["loss"] == pytest.approx(loss, rel=1e-5)
+    assert got["heads"][1]["loss"] != pytest.approx(direct(net, wrong[:, None])[0][1], rel=1e-4)
+    assert (got["pruned"]["passes"], got["full"]["passes"]) == (2, 6)
+
+
+def test_pruned_is_the_pruned_network_at_one_pass_of_the_untransformed_image() -> None:
+    net = network("r1,r0")
+    got = scores(counted(net)[0], net.transforms)["pruned"]
+    model = net.prune().eval()
+    x, y = split()
+    with torch.no_grad():
+        logits = model(x)
+    assert got["accuracy"] == pytest.approx((logits.argmax(1) == y).double().mean().item())
+    assert got["loss"] == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
+    assert got["passes"] == 1
+
+
+def test_of_repeated_heads_the_first_is_the_pruned_one() -> None:
+    net = network("r0,r0")
+    got = scores(counted(net)[0], net.transforms)
+    assert got["pruned"] == {key: value for key, value in got["heads"][0].items() if key != "name"}
+    assert got["heads"][0]["loss"] != got["heads"][1]["loss"]
+
+
+def test_without_the_identity_there_is_no_pruned_score_and_no_generalisation_score() -> None:
+    net = network("r1,r2")
+    result = result_of(net.transforms, counted(net), None, None)
+    assert result["test"]["pruned"] is None
+    assert result["generalization"] is None
+    assert result["test"]["full"]["n"] == N
+
+
+@pytest.mark.parametrize("size", [1, 7, 37, 100])
+def test_batches_do_not_matter(size: int) -> None:
+    torch.testing.assert_close(counted(network(), flip=True, size=size), counted(network(), flip=True))
+
+
+def test_counting_leaves_the_network_as_it_was() -> None:
+    net = network().train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    counted(net, flip=True)
+    assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert not any(p.grad is not None for p in net.parameters())
+
+
+@pytest.mark.parametrize("processes", [2, 3, 7, 50])
+@pytest.mark.parametrize("resident", [True, False])
+def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes: int, resident: bool) -> None:
+    data = open_data(str(images_file(tmp_path / "x.npz", test=40)))
+    view = View.of(size=8, stored=8, pad=0, mean=data.mean, std=data.std, device=torch.device("cpu"))
+    torch.manual_seed(0)
+    net = TransNet(create("resnet8-small", num_classes=3, in_channels=1), "r0,r1")
+
+    def sums(world: World, *, device_has_them: bool = False) -> Tensor:
+        look = Looker(view, world, torch.device("cpu"), resident=resident, workers=0, progress=False)
+        images = data.test.resident(8, progress=False) if device_has_them else None
+        return count(net, look("test", data.test, images), flip=True, autocast=nullcontext)
+
+    whole = sums(World())
+    assert whole[0, 0, 2] == 40
+    shares = [sums(World(rank, processes)) for rank in range(processes)]
+    torch.testing.assert_close(torch.stack(shares).sum(0), whole)
+    if resident:
+        there = [sums(World(rank, processes), device_has_them=True) for rank in range(processes)]
+        torch.testing.assert_close(torch.stack(there).sum(0), whole)
+
+
+def test_a_looker_keeps_images_apart_by_name(tmp_path: Path) -> None:
+    data = open_data(str(images_file(tmp_path / "x.npz")))
+    view = View.of(size=8, stored=8, pad=0, mean=data.mean, std=data.std, device=torch.device("cpu"))
+    look = Looker(view, World(), torch.device("cpu"), resident=True, workers=0, progress=False)
+    for _ in range(2):
+        for name, part in (("train", data.train), ("test", data.test)):
+            x = torch.cat([x for x, _ in look(name, part)])
+            y = torch.cat([y for _, y in look(name, part)])
+            assert torch.equal(x, view.centre(part.resident(8, progress=False)))
+            assert torch.equal(y, part.labels)
+
+
+def test_outputs_give_the_scores_that_count_gives() -> None:
+    net = network()
+    views = outputs(net, batches(), flip=True, autocast=nullcontext)
+    sums = counted(net, flip=True)
+    _, y = split()
+    for i in range(2):
+        from_logits, from_sums = scores_of(views[i], y, net.transforms), scores(sums[i], net.transforms)
+        assert from_logits["full"] == pytest.approx(from_sums["full"])
+        assert from_logits["heads"][1]["loss"] == pytest.approx(from_sums["heads"][1]["loss"])
+
+
+def test_an_ensemble_is_the_mean_of_its_members_outputs() -> None:
+    one, other = network("r0,r1"), network("r2,r0")
+    with torch.no_grad():
+        other.heads[1].weight.neg_()
+    _, y = split()
+    views = [tuple(outputs(net, batches(), flip=True, autocast=nullcontext)) for net in (one, other)]
+    got = ensemble_scores(views, y, [one.transforms, other.transforms])
+    for i, (name, passes) in enumerate((("plain", 1), ("flip", 2))):
+        pruned = (views[0][i][:, 0] + views[1][i][:, 1]) / 2
+        full = (views[0][i].mean(1) + views[1][i].mean(1)) / 2
+        entry = got[name]
+        assert entry is not None
+        assert entry["pruned"]["loss"] == pytest.approx(F.cross_entropy(pruned, y).item(), rel=1e-5)
+        assert entry["full"]["loss"] == pytest.approx(F.cross_entropy(full, y).item(), rel=1e-5)
+        assert (entry["pruned"]["passes"], entry["full"]["passes"]) == (2 * passes, 4 * passes)
+
+
+def test_the_generalisation_score_is_test_over_train_loss_of_the_identity_head_on_untouched_images(
+    tmp_path: Path,
+) -> None:
+    file = images_file(tmp_path / "x.npz", channels=3)
+    result = run(file, tmp_path / "run", label_smoothing=0.2, mixup=0.5, flip=True)
+    data, model = open_data(str(file)), load(tmp_path / "run").prune().eval()
+    view = View.of(size=8, stored=8, pad=0, mean=data.mean, std=data.std, device=torch.device("cpu"))
+    losses = {}
+    for name, part in (("train", data.train), ("test", data.test)):
+        with torch.no_grad():
+            losses[name] = F.cross_entropy(model(view.centre(part.resident(8, progress=False))), part.labels).item()
+    assert result["train"]["loss"] == pytest.approx(losses["train"], rel=1e-5)
+    assert result["generalization"] == pytest.approx(losses["test"] / losses["train"], rel=1e-5)

@@ -1,0 +1,257 @@
+"""The folder of a run: who may write to it, and what can be read back from it."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from small_runs import images_file, plain, run, settings, stopped_run, weights
+from transnet import load
+from transnet.train.config import ConfigError, from_dict
+from transnet.train.evaluation import evaluate_runs
+from transnet.train.loop import train
+from transnet.train.run import Run
+
+FILES = {"config.json", "metrics.jsonl", "model.safetensors", "result.json"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return images_file(tmp_path_factory.mktemp("data") / "x.npz", n=90, test=30)
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "finished"
+    run(data, out, epochs=2)
+    return out
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_a_finished_run_is_four_files(finished: Path) -> None:
+    assert {path.name for path in finished.iterdir()} == FILES
+
+
+def test_result_json_is_what_train_returned_and_has_the_agreed_fields(data: Path, tmp_path: Path) -> None:
+    result = run(data, tmp_path / "run", epochs=1)
+    written = Run(tmp_path / "run").read_result()
+    assert written == json.loads(json.dumps(result))
+    assert set(written) >= {"schema", "test", "test_flip", "val", "train", "generalization", "cost", "seconds",
+                            "versions", "device", "command", "commit", "config"}  # fmt: skip
+    assert set(written["test"]) == {"pruned", "full", "heads"}
+    assert set(written["test"]["pruned"]) >= {"accuracy", "loss", "n"}
+    assert set(written["cost"]) == {"train_passes", "predict_passes", "parameters", "images_per_second"}
+    assert written["cost"]["train_passes"] == 90 * 2
+    assert written["test"]["pruned"]["n"] == 30
+
+
+# --------------------------------------------------------------------------------------------------------- the folder
+
+
+def test_an_existing_folder_is_refused_without_resume(data: Path, copied: Path) -> None:
+    before = {path.name: path.read_bytes() for path in copied.iterdir()}
+    with pytest.raises(ConfigError, match=r"exists; add --resume"):
+        run(data, copied, epochs=2)
+    assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
+
+
+def test_an_empty_folder_will_do(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    run(data, tmp_path / "run", epochs=1)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_file_or_a_folder_of_something_else_is_never_touched(data: Path, tmp_path: Path, resume: bool) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file"):
+        run(data, tmp_path / "file", resume=resume)
+    with pytest.raises(ConfigError, match=r"holds no run|exists"):
+        run(data, tmp_path / "folder", resume=resume)
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run(data, tmp_path / "file" / "run")
+
+
+def test_resume_without_a_checkpoint_starts_anew(data: Path, tmp_path: Path, finished: Path) -> None:
+    run(data, tmp_path / "new", epochs=2, resume=True)
+    assert weights(tmp_path / "new") == weights(finished)
+    only_config = tmp_path / "killed early"
+    only_config.mkdir()
+    shutil.copy(finished / "config.json", only_config)
+    (only_config / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo')
+    run(data, only_config, epochs=2, resume=True)
+    assert weights(only_config) == weights(finished)
+    assert [entry["epoch"] for entry in Run(only_config).read_metrics()] == [1, 2]
+
+
+def test_a_run_killed_while_it_wrote_its_first_file_can_be_resumed(data: Path, tmp_path: Path, finished: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json.partial").write_text('{"sch')
+    run(data, tmp_path / "run", epochs=2, resume=True)
+    assert weights(tmp_path / "run") == weights(finished)
+
+
+def test_a_finished_run_returns_its_result_at_once_and_drops_what_is_left_of_its_state(
+    data: Path, copied: Path
+) -> None:
+    (copied / "state").mkdir()
+    before = {path.name: path.stat().st_mtime_ns for path in copied.iterdir() if path.is_file()}
+    result = run(data, copied, epochs=2, resume=True)
+    assert result == Run(copied).read_result()
+    assert {path.name: path.stat().st_mtime_ns for path in copied.iterdir()} == before
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_changed_settings_are_refused_with_their_names(data: Path, tmp_path: Path, ended: bool) -> None:
+    out = tmp_path / "run"
+    if ended:
+        run(data, out, plain(), epochs=2)
+    else:
+        stopped_run(data, out, step=4, epochs=2)
+    with pytest.raises(ConfigError) as caught:
+        run(data, out, plain(), epochs=3, lr=0.2, resume=True)
+    assert "--epochs: 2 before, 3 now" in str(caught.value)
+    assert "--lr: 0.05 before, 0.2 now" in str(caught.value)
+    assert "--seed" not in str(caught.value)
+
+
+def test_changed_data_are_refused(tmp_path: Path) -> None:
+    file = images_file(tmp_path / "x.npz", n=60, test=6)
+    stopped_run(file, tmp_path / "run", step=3)
+    images_file(file, n=60, test=6, seed=1)
+    with pytest.raises(ConfigError, match="the data: its content or splits differ"):
+        run(file, tmp_path / "run", plain(), resume=True)
+
+
+def test_another_model_of_ones_own_is_refused(data: Path, tmp_path: Path) -> None:
+    stopped_run(data, tmp_path / "run", step=4)
+    with pytest.raises(ConfigError, match="begun with another model"):
+        run(data, tmp_path / "run", plain(width=7), resume=True)
+
+
+def test_config_json_runs_it_again(data: Path, finished: Path, tmp_path: Path) -> None:
+    content = json.loads((finished / "config.json").read_text())["train"]
+    train(from_dict({**content, "out": str(tmp_path / "again")}), quiet=True)
+    assert weights(tmp_path / "again") == weights(finished)
+
+
+def test_weights_do_not_depend_on_folder_or_time(data: Path, finished: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "elsewhere" / "deep", epochs=2)
+    assert (tmp_path / "elsewhere" / "deep" / "model.safetensors").read_bytes() == (
+        finished / "model.safetensors"
+    ).read_bytes()
+
+
+def test_another_seed_gives_other_weights(data: Path, finished: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "run", epochs=2, seed=1)
+    assert weights(tmp_path / "run") != weights(finished)
+
+
+def test_base_and_transnet_of_one_seed_start_from_the_same_backbone(data: Path, tmp_path: Path) -> None:
+    for name, transforms in (("base", "r0"), ("t2", "r0,r1")):
+        run(data, tmp_path / name, transforms=transforms, epochs=1, lr=0.0)
+    base, t2 = load(tmp_path / "base").state_dict(), load(tmp_path / "t2").state_dict()
+    names = [name for name in base if name.endswith("weight") and name.startswith("backbone")]
+    assert len(names) > 5
+    assert all(torch.equal(base[name], t2[name]) for name in names)
+
+
+# ------------------------------------------------------------------------------------------------------------ loading
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"heads": "shared", "bn": "separate"}, {"transforms": "r0,r0"}, {"flip": True}]
+)
+def test_a_loaded_run_measures_what_its_result_says(data: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    result = run(data, tmp_path / "run", epochs=1, **changes)
+    again = evaluate_runs([str(tmp_path / "run")], device="cpu")[str(tmp_path / "run")]
+    for ours, theirs in ((again["plain"], result["test"]), (again["flip"], result["test_flip"])):
+        assert (ours is None) == (theirs is None)
+        for kind in ("pruned", "full") if ours else ():
+            assert ours[kind]["accuracy"] == theirs[kind]["accuracy"]
+            assert ours[kind]["loss"] == pytest.approx(theirs[kind]["loss"], rel=1e-6)
+
+
+def test_a_model_of_ones_own_has_to_be_given_again(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "run", plain(), epochs=1)
+    with pytest.raises(ConfigError, match=r"a model of your own; give it as load\(path, model=…\)"):
+        load(tmp_path / "run")
+    net = load(tmp_path / "run", model=plain(seed=5))
+    assert not net.training
+    with pytest.raises(ConfigError, match="does not fit"):
+        load(tmp_path / "run", model=plain(width=9))
+
+
+def test_hundred_damages_to_the_weights_are_all_noticed(copied: Path) -> None:
+    chance = random.Random(0)
+    whole = (copied / "model.safetensors").read_bytes()
+    for i in range(100):
+        content = bytearray(whole)
+        if i % 2:
+            content = content[: chance.randrange(len(content))]
+        else:
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        (copied / "model.safetensors").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
+            load(copied)
+
+
+def test_weights_load_without_a_result(copied: Path, finished: Path) -> None:
+    (copied / "result.json").unlink()
+    a, b = load(copied).state_dict(), load(finished).state_dict()
+    assert all(torch.equal(a[name], b[name]) for name in b)
+    (copied / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff\xfe", b'{"train": 3, "data": {}}', b'{"train": {}, "data": {}}',
+                b'{"data": {"classes": 3}}', b'{"train": {"model": 5}, "data": {"classes": ["a", "b"]}}'],
+)  # fmt: skip
+def test_a_damaged_config_json_is_a_clear_error(data: Path, copied: Path, content: bytes) -> None:
+    (copied / "config.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        load(copied)
+    with pytest.raises(ConfigError, match=r"config\.json|other settings"):
+        run(data, copied, epochs=2, resume=True)
+    (copied / "result.json").unlink()
+    with pytest.raises(ConfigError, match=r"config\.json|other settings"):
+        run(data, copied, epochs=2, resume=True)
+
+
+def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(ConfigError, match="is this the folder of a run"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="is this the folder of a run"):
+        load(data)
+    stopped_run(data, tmp_path / "run", step=4)
+    with pytest.raises(ConfigError, match="go on with --resume"):
+        load(tmp_path / "run", model=plain())
+
+
+def test_metrics_of_a_run_in_progress_leave_out_the_line_being_written(copied: Path) -> None:
+    with open(copied / "metrics.jsonl", "a") as file:
+        file.write('{"epoch": 3, "lo')
+    assert [entry["epoch"] for entry in Run(copied).read_metrics()] == [1, 2]
+
+
+def test_settings_that_were_changed_freely_are_written_down_at_resume(data: Path, tmp_path: Path) -> None:
+    stopped_run(data, tmp_path / "run", step=4)
+    run(data, tmp_path / "run", plain(), resume=True, checkpoint_every=2)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["checkpoint_every"] == 2
+    assert settings(data, tmp_path / "run").resume is False

@@ -1,0 +1,309 @@
+"""One training step, against the same written out by hand."""
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from small_runs import plain
+from transnet import TransNet
+from transnet.backbones import create
+from transnet.data.augment import View, mix, plan
+from transnet.train.config import TrainConfig
+from transnet.train.device import autocast_for, sgd
+from transnet.train.distributed import World
+from transnet.train.objective import Objective, cross_entropy
+from transnet.train.step import Feed, Step
+
+CPU = torch.device("cpu")
+N, CLASSES = 43, 3
+LABELS = torch.arange(N) % CLASSES
+IMAGES = torch.randint(0, 256, (N, 8, 8, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+
+
+def geometry(device: torch.device = CPU) -> View:
+    return View.of(size=8, stored=8, pad=1, mean=(0.4,), std=(0.3,), device=device)
+
+
+def feed(batch: int = 16, world: World | None = None, device: torch.device = CPU, n: int = N) -> Feed:
+    return Feed(IMAGES[:n].to(device), LABELS[:n], geometry(device), batch, world or World(), device)
+
+
+def small_net(transforms: str = "r0,r1", **options: Any) -> TransNet:
+    torch.manual_seed(0)
+    return TransNet(create("resnet8-small", num_classes=CLASSES, in_channels=1), transforms, **options).train()
+
+
+def stepper(
+    net: TransNet, images: Feed, config: TrainConfig, rates: Tensor, *, precision: str = "fp32", **options: Any
+) -> Step:
+    device = images.labels.device
+    return Step(
+        net, sgd(net, config, device), images, Objective(((1.0, cross_entropy(config.label_smoothing)),)), rates,
+        classes=CLASSES, autocast=autocast_for(precision, device) if precision != "fp32" else nullcontext,
+        **{"compile": False, "capture": False, **options},
+    )  # fmt: skip
+
+
+def settings(**changes: Any) -> TrainConfig:
+    return TrainConfig(data="digits", out="x", **changes)
+
+
+def drawn(images: Feed, epoch: int, *, seed: int = 0, **options: float) -> Any:
+    return plan(len(images.labels), seed=seed, epoch=epoch, batches=images.steps, flip=True, **options)
+
+
+def run_epochs(step: Step, epochs: int, **options: float) -> None:
+    for epoch in range(epochs):
+        step.start(drawn(step.feed, epoch, **options), 0, epoch * step.feed.steps)
+        for k in range(step.feed.steps):
+            step(k, 1000 * epoch + k)
+
+
+class ByHand:
+    """SGD as a textbook has it, on a network that is run once per transform's loss but in one joint forward."""
+
+    def __init__(self, net: TransNet, config: TrainConfig) -> None:
+        self.net, self.config = net, config
+        self.momentum = [torch.zeros_like(p) for p in net.parameters()]
+
+    def step(self, x: Tensor, y: Tensor, rate: float) -> Tensor:
+        logits = self.net(x)
+        losses = torch.stack([F.cross_entropy(logits[:, i], y) for i in range(logits.shape[1])])
+        self.net.zero_grad()
+        losses.mean().backward()
+        with torch.no_grad():
+            for p, v in zip(self.net.parameters(), self.momentum, strict=True):
+                gradient = p.grad + self.config.weight_decay * p
+                v.mul_(self.config.momentum).add_(gradient)
+                direction = gradient + self.config.momentum * v if self.config.nesterov else v
+                p.sub_(rate * direction)
+        self.logits = logits.detach()
+        return losses.detach()
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("bn", ["joint", "separate"])
+def test_steps_equal_sgd_by_hand_with_the_smaller_last_batch(nesterov: bool, bn: str) -> None:
+    config = settings(nesterov=nesterov, weight_decay=1e-2)
+    net = small_net(bn=bn)
+    hand = ByHand(copy.deepcopy(net), config)
+    images = feed(batch=16)
+    assert images.steps == 3  # of 16, 16 and 11
+    rates = torch.linspace(0.1, 0.01, 6)
+    step = stepper(net, images, config, rates)
+    for epoch in range(2):
+        p = drawn(images, epoch)
+        step.start(p, 0, epoch * 3)
+        losses, hits = [], torch.zeros(2)
+        for k in range(3):
+            step(k, 7)
+            part = slice(16 * k, min(16 * k + 16, N))
+            x = geometry().train(IMAGES, p.order[part], p.crop[part], p.flip[part])
+            y = LABELS[p.order[part]]
+            losses.append(hand.step(x, y, rates[epoch * 3 + k].item()))
+            hits += (hand.logits.argmax(-1) == y[:, None]).sum(0)
+        torch.testing.assert_close(step.losses, torch.stack(losses), atol=1e-5, rtol=1e-4)
+        assert torch.equal(step.correct, hits)
+    assert int(step.done) == 6
+    for (name, got), expected in zip(net.state_dict().items(), hand.net.state_dict().values(), strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+    for parameter, expected in zip(net.parameters(), hand.momentum, strict=True):
+        got = step.optimizer.state[parameter]["momentum_buffer"]
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+
+
+class Recorder(nn.Module):
+    """Remembers the images it saw; gives them scores that depend on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, CLASSES)
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.detach().clone())
+        return self.fc(x.flatten(1))
+
+
+@pytest.mark.parametrize("batch", [1, 5, 16, 43, 100])
+def test_every_image_is_seen_once_an_epoch(batch: int) -> None:
+    net = TransNet(Recorder(), "r0")
+    images = Feed(IMAGES, LABELS, View.of(size=8, stored=8, pad=0, mean=(0.0,), std=(1.0,), device=CPU), batch,
+                  World(), CPU)  # fmt: skip
+    step = stepper(net, images, settings(), torch.full((images.steps,), 0.01))
+    step.start(plan(N, seed=0, epoch=0, batches=images.steps, flip=False), 0, 0)
+    for k in range(images.steps):
+        step(k, 0)
+    seen = (torch.cat(net.backbone.seen) * 255).round().to(torch.uint8).flatten(1)
+    assert sorted(seen.tolist()) == sorted(IMAGES.flatten(1).tolist())
+
+
+def test_mixing_is_that_of_the_steps_row_and_labels_stay_what_they_are() -> None:
+    net = TransNet(Recorder(), "r0")
+    images = feed(batch=16)
+    images.mixes = True
+    step = stepper(net, images, settings(), torch.full((3,), 0.01))
+    p = drawn(images, 0, mixup=1.0, cutmix=1.0)
+    step.start(p, 0, 0)
+    for k in range(3):
+        step(k, 0)
+        part = slice(16 * k, min(16 * k + 16, N))
+        x = geometry().train(IMAGES, p.order[part], p.crop[part], p.flip[part])
+        mixed, _ = mix(x, LABELS[p.order[part]], p.mix[k], CLASSES)
+        torch.testing.assert_close(net.backbone.seen[k], mixed)
+
+
+def test_going_on_within_an_epoch_is_the_same_as_never_stopping() -> None:
+    rates = torch.linspace(0.1, 0.01, 3)
+    whole = stepper(small_net(), feed(), settings(), rates)
+    run_epochs(whole, 1)
+    first = stepper(small_net(), feed(), settings(), rates)
+    first.start(drawn(first.feed, 0), 0, 0)
+    first(0, 0)
+    second = stepper(first.net, feed(), settings(), rates)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.losses.copy_(first.losses)
+    second.correct.copy_(first.correct)
+    second.start(drawn(second.feed, 0), 1, 1)
+    second(1, 1)
+    second(2, 2)
+    for got, expected in zip(second.net.state_dict().values(), whole.net.state_dict().values(), strict=True):
+        assert torch.equal(got, expected)
+    assert torch.equal(second.losses, whole.losses)
+    assert torch.equal(second.correct, whole.correct)
+
+
+def test_what_the_network_draws_depends_on_the_seed_alone() -> None:
+    def weights(disturbed: bool) -> Tensor:
+        net = TransNet(plain(dropout=0.5), "r0").train()
+        torch.manual_seed(5)
+        net.heads[0].reset_parameters()
+        step = stepper(net, feed(), settings(), torch.full((3,), 0.1))
+        step.start(drawn(step.feed, 0), 0, 0)
+        for k in range(3):
+            if disturbed:
+                torch.rand(11)
+            step(k, k)
+        return net.heads[0].weight.detach()
+
+    assert torch.equal(weights(False), weights(True))
+
+
+# --------------------------------------------------------------------------------------------------- several processes
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(("n", "batch"), [(43, 16), (43, 14), (42, 41), (33, 16), (5, 2), (3, 1)])
+def test_the_processes_shares_cover_every_position_once(processes: int, n: int, batch: int) -> None:
+    feeds = [feed(batch, World(rank, processes), n=n) for rank in range(processes)]
+    p = drawn(feeds[0], 0)
+    for each in feeds:
+        each.start(p)
+    seen: list[int] = []
+    for k in range(feeds[0].steps):
+        total, size = 0.0, min(batch, n - k * batch)
+        for each in feeds:
+            share = each.positions(k)
+            x, y = each.fetch(each.size(k), each.offset(k))
+            assert len(x) == len(y) == each.size(k) == len(range(*share.indices(n))) >= 1
+            index = p.order[share]
+            assert torch.equal(y, LABELS[index])
+            torch.testing.assert_close(x, geometry().train(IMAGES, index, p.crop[share], p.flip[share]))
+            weight = each.weight(k)
+            assert weight == 0 or weight == pytest.approx(len(y) * processes / size)
+            total += weight / processes
+            seen += index.tolist() if weight else []
+            each.at += 1
+        assert total == pytest.approx(1)
+    assert sorted(seen) == list(range(n))
+
+
+def test_a_share_of_nothing_counts_nothing() -> None:
+    each = feed(16, World(3, 4), n=33)  # the last batch has one image, and it is the first process's
+    step = stepper(TransNet(plain(), "r0"), each, settings(weight_decay=0.0), torch.full((3,), 0.1))
+    step.start(drawn(each, 0), 2, 2)
+    before = [p.clone() for p in step.net.parameters()]
+    step(2, 0)
+    assert all(torch.equal(a, b) for a, b in zip(before, step.net.parameters(), strict=True))
+    assert step.correct.sum() == 0
+    assert step.losses.sum() == 0
+
+
+def test_the_mean_over_processes_of_weighted_losses_is_the_batchs_mean() -> None:
+    net = TransNet(plain(), "r0,r1")
+    for k in range(3):
+        means = []
+        for rank in range(3):
+            each = feed(16, World(rank, 3))
+            each.start(drawn(each, 0), k)
+            x, y = each.fetch(each.size(k), each.offset(k))
+            means.append(each.weight(k) * net.loss(x, y))
+        alone = feed(16)
+        alone.start(drawn(alone, 0), k)
+        torch.testing.assert_close(torch.stack(means).mean(), net.loss(*alone.fetch(alone.size(k), 0)))
+
+
+# ------------------------------------------------------------------------------------------------------------- on a GPU
+
+gpu = pytest.mark.gpu
+
+
+def on_gpu(precision: str, *, epochs: int = 2, **options: Any) -> Step:
+    device = torch.device("cuda")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    net = small_net().to(device, memory_format=torch.channels_last)
+    images = feed(device=device)
+    step = stepper(net, images, settings(), torch.linspace(0.1, 0.01, 3 * epochs), precision=precision, **options)
+    run_epochs(step, epochs)
+    torch.cuda.synchronize()
+    return step
+
+
+@gpu
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 2e-3), ("bf16", 6e-2)])
+def test_captured_steps_equal_eager_ones(compile: bool, precision: str, tolerance: float) -> None:
+    eager = on_gpu(precision)
+    captured = on_gpu(precision, capture=True, compile=compile)
+    assert captured._graphs
+    torch.testing.assert_close(captured.losses, eager.losses, atol=tolerance, rtol=tolerance)
+    assert int(captured.done) == int(eager.done) == 6
+    for (name, got), expected in zip(captured.net.state_dict().items(), eager.net.state_dict().values(), strict=True):
+        torch.testing.assert_close(
+            got, expected, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@gpu
+def test_a_gpus_eager_steps_equal_the_cpus() -> None:
+    cpu = stepper(small_net(), feed(), settings(), torch.linspace(0.1, 0.01, 6))
+    run_epochs(cpu, 2)
+    torch.testing.assert_close(on_gpu("fp32").losses.cpu(), cpu.losses, atol=2e-3, rtol=2e-3)
+
+
+@gpu
+def test_capturing_in_the_very_last_step_of_a_run_works() -> None:
+    on_gpu("fp32", epochs=1, capture=True)
+
+
+@gpu
+def test_warming_up_leaves_weights_momentum_statistics_and_counters_as_they_were() -> None:
+    device = torch.device("cuda")
+    net = small_net().to(device)
+    step = stepper(net, feed(device=device), settings(), torch.full((9,), 0.1), capture=True)
+    step.start(drawn(step.feed, 0), 1, 1)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    step._captured(1, 16)
+    torch.cuda.synchronize()
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert all(not state["momentum_buffer"].any() for state in step.optimizer.state.values())
+    assert (int(step.feed.at), int(step.done)) == (1, 1)
+    assert not step.losses.any()
+    assert not step.correct.any()

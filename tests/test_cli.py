@@ -105,12 +105,13 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
 def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base, tmp_path):
     transnet("prune", t2, "--out", tmp_path / "plain", check=0)
     config = json.loads((tmp_path / "plain/config.json").read_text())
-    assert (config["head"], config["fold"]) == ("r0", None)
+    assert (config["transforms"], config["fold"]) == (["r0"], False)
     transnet("prune", t2, "--out", tmp_path / "r1", "--head", "r1", check=0)
-    assert json.loads((tmp_path / "r1/config.json").read_text())["fold"]["transform"] == "r1"
+    config = json.loads((tmp_path / "r1/config.json").read_text())
+    assert (config["transforms"], config["fold"]) == (["r1"], True)
     best = min(json.loads((t2 / "result.json").read_text())["val"]["heads"], key=lambda head: head["loss"])["name"]
     transnet("prune", t2, "--out", tmp_path / "best", "--head", "best", check=0)
-    assert json.loads((tmp_path / "best/config.json").read_text())["head"] == best
+    assert json.loads((tmp_path / "best/config.json").read_text())["transforms"] == [best]
     assert "no validation split" in transnet("prune", base, "--out", tmp_path / "x", "--head", "best", check=2).stderr
     assert "exists" in transnet("prune", t2, "--out", tmp_path / "plain", check=2).stderr
 

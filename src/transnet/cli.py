@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 VERBS = {
     "train": "train a classifier with one head per transform of the images",
     "evaluate": "measure finished runs: pruned, full, every head, ensembles",
-    "prune": "turn a run into the plain classifier, at one pass an image",
+    "prune": "turn a run into the plain classifier, or into ONNX, checked",
+    "predict": "the classes of image files, by any trained model",
+    "serve": "a page to try a model on: drop an image, see what each head sees",
     "invariance": "how far the kernels of runs are from invariant ones, with figures",
     "reproduce": "train what a table or figure of the paper needs, and report",
     "report": "write the page of a study's finished runs",
@@ -74,11 +76,12 @@ def _guarded(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[str]
     except OSError as error:
         return _fail(error, 1)
     except Exception as error:
+        from transnet.ship.export import ExportError
         from transnet.train.checkpoint import CheckpointError
         from transnet.train.interrupt import Stopped
         from transnet.train.loop import TrainingError
 
-        if isinstance(error, (CheckpointError, TrainingError, Stopped)):
+        if isinstance(error, (CheckpointError, TrainingError, ExportError, Stopped)):
             return _fail(error, 1)
         raise
 
@@ -175,6 +178,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
     for name, result in results.items():
         print(name)
         print_scores({"plain": result["plain"], "with flip": result["flip"]})
+    if len(options.runs) > 1 and "ensemble" not in results:
+        print("no ensemble: these runs were tested on different images", file=sys.stderr)
     return 0
 
 
@@ -209,7 +214,9 @@ def _demo(arguments: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class PruneOptions:
-    """Prune a finished run to the plain classifier: model.safetensors under the model's own names, and config.json.
+    """Prune a finished run to the plain classifier, as a folder with the model and its config.json.
+
+    What was written is loaded again and compared with the run on test images before the command succeeds.
 
     Example: transnet prune runs/t2 --out models/better
     """
@@ -220,16 +227,90 @@ class PruneOptions:
     """Folder to make."""
     head: str = "r0"
     """The head to keep. Any but r0 has its transform folded into the weights. best: the one of the lowest validation
-    loss, for a run with --val-fraction."""
+    loss, for a run with --val-fraction. all: the full model, its transforms inside."""
+    format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
+    """safetensors: weights under the model's own names. onnx: for ONNX Runtime. pt2: for torch.export."""
 
 
 def _prune(arguments: Sequence[str]) -> int:
     options = tyro.cli(PruneOptions, prog="transnet prune", args=list(arguments))
-    from transnet.ship.prune import prune_run
+    from transnet.ship.export import export_run
 
-    written = prune_run(options.run, options.out, head=options.head)
-    folded = f", its transform folded in for {written['image_size']}×{written['image_size']}" if written["fold"] else ""
-    print(f"{options.out}: {written['model']}, head {written['head']}{folded}")
+    written = export_run(options.run, options.out, head=options.head, format=options.format)
+    about, side = written.about, written.about.image_size
+    folded = f", its transform folded in for {side}×{side}" if about.fold else ""
+    print(f"{written.file}: {about.model}, head{'s' * (about.kind == 'full')} {' '.join(about.transforms)}{folded}")
+    images = f"{written.images} {'test images' if written.real else 'made-up images (the data is not there)'}"
+    print(f"compared on {images}: logits within {written.difference:.1e}, {written.same:.1%} of the classes the same")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictOptions:
+    """Predict the class of images: its probability, and how many heads agree.
+
+    MODEL is a run, a folder that transnet prune made, an .onnx file, or hf:owner/name. An image that cannot be read is
+    reported and passed over; the exit status is then 1.
+
+    Example: transnet predict runs/t2 photos/ --confidence 0.9
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """The trained model."""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE…")]
+    """Files, folders, globs; - reads one image from standard input."""
+    confidence: float | Literal["auto"] | None = None
+    """Anytime prediction: run head by head, and stop at this probability. auto: the lowest that stays within 0.1
+    points of all heads on the run's validation split."""
+    format: Literal["table", "jsonl", "csv"] | None = None
+    """None: a table on a terminal, JSON lines elsewhere."""
+    batch_size: int = 64
+    """Images at a time."""
+    device: str = "auto"
+    """cpu, cuda, … auto: a GPU where there is one."""
+
+
+def _predict(arguments: Sequence[str]) -> int:
+    options = tyro.cli(PredictOptions, prog="transnet predict", args=list(arguments))
+    from transnet.ship.predict import predict_files
+
+    return predict_files(
+        options.model, options.images, format=options.format or ("table" if sys.stdout.isatty() else "jsonl"),
+        out=sys.stdout, confidence=options.confidence, batch_size=options.batch_size, device=options.device,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeOptions:
+    """Open a page to try a model on: drop an image, see what each head sees, says and decides.
+
+    The page answers this machine only, loads nothing from elsewhere, and keeps no image.
+
+    Example: transnet serve runs/t2
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """A run, or any model that transnet predict takes."""
+    confidence: float = 0.9
+    """Where the anytime rule's threshold stands at first."""
+    host: str = "127.0.0.1"
+    """Address to listen on; any but a loopback one lets others in, who need no password."""
+    port: int = 8000
+    """0: any free one."""
+    browser: bool = True
+    """Open the page in a browser."""
+    device: str = "auto"
+    """cpu, cuda, … auto: a GPU where there is one."""
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    options = tyro.cli(ServeOptions, prog="transnet serve", args=list(arguments))
+    from transnet.ship.serve import serve
+
+    serve(
+        options.model, host=options.host, port=options.port, confidence=options.confidence, device=options.device,
+        browser=options.browser,
+    )  # fmt: skip
     return 0
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View
+from transnet.data.decode import Pixels
 from transnet.measure.evaluate import ensemble_scores, outputs, scores_of
 from transnet.train.config import ConfigError
 from transnet.train.device import find_device
@@ -32,6 +33,8 @@ def evaluate_runs(
     """
     if not paths:
         raise ConfigError("evaluate: no run given; give the folder of a finished run")
+    if len({str(path) for path in paths}) < len(paths):
+        raise ConfigError("evaluate: a run is given twice; each counts once")
     measured = [collect(path, data=data, split=split, device=device) for path in paths]
     results: dict[str, dict[str, Any]] = {}
     for path, run in zip(paths, measured, strict=True):
@@ -39,9 +42,7 @@ def evaluate_runs(
             scores_of(logits, run.labels, run.transforms, passes=i + 1) for i, logits in enumerate(run.views)
         ]  # fmt: skip
         results[str(path)] = {"plain": views[0], "flip": views[1] if len(views) > 1 else None}
-    if len(paths) > 1:
-        if len({run.fingerprint for run in measured}) > 1:
-            raise ConfigError("evaluate: these runs were tested on different images, so they form no ensemble")
+    if len(paths) > 1 and len({run.fingerprint for run in measured}) == 1:  # else they were tested on different images
         results["ensemble"] = ensemble_scores(
             [run.views for run in measured], measured[0].labels, [run.transforms for run in measured]
         )
@@ -79,6 +80,16 @@ def collect(
     look = _looker(content, opened, where)
     views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
     return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint)
+
+
+def some_images(path: str, n: int) -> list[Pixels]:
+    """Up to ``n`` images of a run's test split, from all over it, as they were decoded: to try a model on.
+
+    Raises:
+        DataError: where the data is not there any more.
+    """
+    test = _open(path, Run(path).read_config(), None).test
+    return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 
 
 def _open(path: str, content: dict[str, Any], data: str | None) -> DataSet:

@@ -21,10 +21,11 @@ import torch
 import torch.nn.functional as F
 
 from environment import environment
-from transnet import TransNet, backbones, d4, recipes
+from transnet import TransNet, backbones, d4
 from transnet.data import open_data
 from transnet.data.augment import plan
-from transnet.train.config import from_dict
+from transnet.train.config import configured
+from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
 from transnet.train.loop import Trainer
 
@@ -41,11 +42,9 @@ class Bench:
     def trainer(self, data=None, **settings):
         folder = tempfile.mkdtemp()
         data = data or self.args.data
-        config = from_dict({
-            **recipes.settings("fast", data), "data": data, "out": str(Path(folder) / "run"), "evaluate_every": 0,
-            "tensorboard": False, "epochs": 50, "device": self.args.device, **settings,
-        })  # fmt: skip
-        trainer = Trainer(config, World(), quiet=True)
+        given = {"evaluate_every": 0, "tensorboard": False, "epochs": 50, "device": self.args.device, **settings}
+        config = configured(data, str(Path(folder) / "run"), **given)
+        trainer = Trainer(config, World(), find_device(config.device, World()), None, quiet=True)
         start = time.perf_counter()
         trainer.prepare()
         trainer.step.prepare()
@@ -126,9 +125,8 @@ class Bench:
         loader = torch.utils.data.DataLoader(
             Items(), batch, shuffle=True, num_workers=workers, pin_memory=device == "cuda", drop_last=True
         )
-        model = backbones.create(
-            "resnet18-cifar", num_classes=len(data.classes), in_channels=data.channels
-        )  # fmt: skip
+        name = "resnet8-small" if self.args.quick else "resnet18-cifar"
+        model = backbones.create(name, num_classes=len(data.classes), in_channels=data.channels)
         net = TransNet(model, ("r0", "r1")).to(device)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
         torch.set_float32_matmul_precision("high")
@@ -184,7 +182,8 @@ def main():
         "large": lambda: large(bench, quick=args.quick),
     }
     for part in args.parts.split(","):
-        found |= parts[part]()
+        with determinism(False, cuda=torch.cuda.is_available()):
+            found |= parts[part]()
         with open(args.out, "w") as file:  # after every part: a stretch of GPU time may end at any moment
             json.dump(found | environment("cuda" if torch.cuda.is_available() else "cpu"), file, indent=1)
     if "speed" in found and "naive" in found:

@@ -12,8 +12,7 @@ import tempfile
 from pathlib import Path
 
 from environment import environment
-from transnet import recipes
-from transnet.train.config import from_dict
+from transnet.train.config import configured
 from transnet.train.loop import train
 
 CANDIDATES = {
@@ -40,12 +39,11 @@ def main():
         row = {"candidate": name}
         for kind, transforms in (("base", "r0"), ("T2", "r0,r1")):
             with tempfile.TemporaryDirectory() as folder:
-                settings = {
-                    **recipes.settings("fast", args.data), **standard, **change, "data": args.data,
-                    "out": str(Path(folder) / "run"), "transforms": transforms, "epochs": args.epochs,
-                    "val_fraction": 0.1, "evaluate_every": 0, "tensorboard": False, "device": args.device,
-                }  # fmt: skip
-                result = train(from_dict(settings), quiet=True)
+                config = configured(
+                    args.data, str(Path(folder) / "run"), transforms=transforms, epochs=args.epochs, val_fraction=0.1,
+                    evaluate_every=0, tensorboard=False, device=args.device, **{**standard, **change},
+                )  # fmt: skip
+                result = train(config, quiet=True)
             view = result["val_flip"] or result["val"]
             row[kind] = {"pruned": view["pruned"]["accuracy"], "full": view["full"]["accuracy"]}
             row[kind]["train_seconds"] = result["train_seconds"]

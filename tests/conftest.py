@@ -1,5 +1,7 @@
 """What holds for all tests: folders of their own, a seed, and no GPU where there is none."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
@@ -23,6 +25,22 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("TRANSNET_DATA", str(tmp_path_factory.mktemp("data")))
     monkeypatch.delenv("TRANSNET_IMAGENET", raising=False)
+
+
+@pytest.fixture(scope="session")
+def small_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole study with its report: every kind of run, two seeds, an epoch each, few images."""
+    from transnet.study.plan import Study
+    from transnet.study.reproduce import reproduce
+
+    out = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRANSNET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        study = Study("all", data="digits", seeds=2, epochs=1, train_fraction=0.1, out=str(out), device="cpu")
+        outcome, page = reproduce(study, quiet=True)
+    assert not outcome.failed
+    assert page == out / "report.html"
+    return out
 
 
 @pytest.fixture(autouse=True)

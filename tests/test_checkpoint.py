@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from small_runs import SOURCE, command, images_file, plain, run, stopped_run, weights
 from transnet.train import checkpoint
@@ -213,3 +214,12 @@ def test_nothing_that_could_run_code_is_ever_loaded() -> None:
         text = path.read_text()
         assert "torch.load" not in text, path
         assert "import pickle" not in text, path
+
+
+def test_weights_that_share_memory_are_written_under_both_names(tmp_path):
+    shared = torch.arange(6.0)
+    checkpoint.write_tensors(tmp_path / "tied.safetensors", {"a": shared, "b": shared, "c": shared[:2]})
+    read = load_file(tmp_path / "tied.safetensors")
+    assert torch.equal(read["a"], shared)
+    assert torch.equal(read["b"], shared)
+    assert torch.equal(read["c"], shared[:2])

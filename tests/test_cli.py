@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from transnet.cli import VERBS, run
+from transnet.cli import VERBS, _train_config, run
 
 # Networks this small only wait for a second thread.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -105,12 +105,13 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
 def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base, tmp_path):
     transnet("prune", t2, "--out", tmp_path / "plain", check=0)
     config = json.loads((tmp_path / "plain/config.json").read_text())
-    assert (config["head"], config["fold"]) == ("r0", None)
+    assert (config["transforms"], config["fold"]) == (["r0"], False)
     transnet("prune", t2, "--out", tmp_path / "r1", "--head", "r1", check=0)
-    assert json.loads((tmp_path / "r1/config.json").read_text())["fold"]["transform"] == "r1"
+    config = json.loads((tmp_path / "r1/config.json").read_text())
+    assert (config["transforms"], config["fold"]) == (["r1"], True)
     best = min(json.loads((t2 / "result.json").read_text())["val"]["heads"], key=lambda head: head["loss"])["name"]
     transnet("prune", t2, "--out", tmp_path / "best", "--head", "best", check=0)
-    assert json.loads((tmp_path / "best/config.json").read_text())["head"] == best
+    assert json.loads((tmp_path / "best/config.json").read_text())["transforms"] == [best]
     assert "no validation split" in transnet("prune", base, "--out", tmp_path / "x", "--head", "best", check=2).stderr
     assert "exists" in transnet("prune", t2, "--out", tmp_path / "plain", check=2).stderr
 
@@ -126,6 +127,21 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("words", "epochs", "batch"),
+    [
+        (["cifar100", "--out", "o"], 60, 512),
+        (["--transforms", "r0,r1", "--out", "o", "cifar100"], 60, 512),
+        (["--out", "o", "--recipe", "paper", "imagenet200"], 120, 128),
+        (["--recipe=paper", "--epochs", "5", "data/cifar10", "--out=o"], 5, 64),
+        (["somefolder", "--out", "o"], 60, 128),
+    ],
+)
+def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch):
+    config = _train_config(words)
+    assert (config.epochs, config.batch_size) == (epochs, batch)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["trian"], "did you mean train"),
@@ -136,9 +152,13 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
         (["train", "digits", "--epochs", "0", "--out", "{out}"], "--epochs: 0 was given"),
         (["train", "digits", "--val-fraction", "1.5", "--out", "{out}"], "--val-fraction"),
         (["train", "digits", "--epochs", "many", "--out", "{out}"], "--epochs"),
-        (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: unknown 'tpu'"),
+        (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: 'tpu' was given"),
         (["train", "digits"], "--out"),
         (["train", "--config", "nowhere.json", "--out", "{out}"], "nowhere.json does not exist"),
+        (
+            ["train", "digits", "--model", "timm:vgg11", "--out", "{out}", "--image-size", "1"],
+            "does not work on 1×1 images",
+        ),
         (["evaluate", "nowhere"], "does not exist"),
         (["prune", "nowhere", "--out", "{out}"], "does not exist"),
         (["demo", "--seeds", "0"], "at least 1"),
@@ -152,7 +172,7 @@ def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_pat
         status = left.code
     assert status == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "out/result.json").exists()
+    assert not (tmp_path / "out").exists()  # so that the corrected command need not be told of it
 
 
 def test_the_demo_compares_base_with_transnet_at_equal_passes(tmp_path):

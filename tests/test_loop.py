@@ -16,7 +16,8 @@ from torch import Tensor
 from small_runs import Plain, command, images_file, plain, run, settings, stopped_run, weights
 from transnet import load
 from transnet.train.interrupt import Stopped
-from transnet.train.loop import TrainingError, natural_pairs, train
+from transnet.train.loop import TrainingError, train
+from transnet.train.prepare import natural_pairs
 from transnet.train.run import Run
 
 

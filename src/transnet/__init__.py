@@ -19,10 +19,12 @@ _HOME = {
     "layer_invariance": "invariance",
     "invariance_penalty": "invariance",
     "load": "train.run",
+    "anytime": "ship.anytime",
 }
 __all__ = [
     "TransNet",
     "__version__",
+    "anytime",
     "fold",
     "heads_loss",
     "invariance_penalty",
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from transnet.fold import fold
     from transnet.invariance import invariance_penalty, invariance_score, layer_invariance
     from transnet.model import TransNet, heads_loss
+    from transnet.ship.anytime import anytime
     from transnet.train.run import load
 
 

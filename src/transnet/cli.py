@@ -10,15 +10,22 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
+if TYPE_CHECKING:
+    from transnet.train.config import TrainConfig
 
 VERBS = {
     "train": "train a classifier with one head per transform of the images",
     "evaluate": "measure finished runs: pruned, full, every head, ensembles",
-    "prune": "turn a run into the plain classifier, at one pass an image",
+    "prune": "turn a run into the plain classifier, or into ONNX, checked",
+    "predict": "the classes of image files, by any trained model",
+    "serve": "a page to try a model on: drop an image, see what each head sees",
     "invariance": "how far the kernels of runs are from invariant ones, with figures",
+    "reproduce": "train what a table or figure of the paper needs, and report",
+    "report": "write the page of a study's finished runs",
     "demo": "base against TransNet on scikit-learn's digits, in under two minutes",
 }
 
@@ -34,6 +41,7 @@ transnet VERB --help explains a verb. First steps:
   transnet train cifar100 --transforms r0,r1 --out runs/t2
   transnet evaluate runs/t2
   transnet prune runs/t2 --out models/better
+  transnet reproduce pruned --data digits --out reproduced
 """
 
 
@@ -65,11 +73,15 @@ def _guarded(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[str]
         return _fail(error, 2)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
-    except (RuntimeError, OSError) as error:
+    except OSError as error:
+        return _fail(error, 1)
+    except Exception as error:
+        from transnet.ship.export import ExportError
         from transnet.train.checkpoint import CheckpointError
+        from transnet.train.interrupt import Stopped
         from transnet.train.loop import TrainingError
 
-        if isinstance(error, (CheckpointError, TrainingError, OSError)):
+        if isinstance(error, (CheckpointError, TrainingError, ExportError, Stopped)):
             return _fail(error, 1)
         raise
 
@@ -80,35 +92,35 @@ def _fail(error: Exception | str, status: int) -> int:
 
 
 def _train(arguments: Sequence[str]) -> int:
-    from transnet.train.config import TrainConfig, from_dict
-
-    config = tyro.cli(
-        TrainConfig, prog="transnet train", args=_without(arguments, "--config"),
-        default=from_dict(_defaults(arguments)),
-    )  # fmt: skip
-    from transnet.train.interrupt import Stopped
+    config = _train_config(arguments)
     from transnet.train.loop import train
+    from transnet.train.progress import print_scores
 
-    try:
-        result = train(config)
-    except Stopped as stopped:
-        return _fail(str(stopped), 1)
+    result = train(config)
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
-        _print_result(result)
+        print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
+        print_scores({"plain": result["test"], "with flip": result["test_flip"]})
     return 0
 
 
-def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
-    """Where ``transnet train`` starts from: a run's config, or the recipe for the data set."""
-    from transnet import recipes
-    from transnet.train.config import read_config
+def _train_config(arguments: Sequence[str]) -> "TrainConfig":
+    """The options over their defaults: those of a run's config, or of the recipe for the data set."""
+    from transnet.train.config import ConfigError, TrainConfig, configured, from_dict, read_config
+
+    words = _without(arguments, "--config")
+
+    def parsed(default: TrainConfig) -> TrainConfig:
+        return tyro.cli(TrainConfig, prog="transnet train", args=words, default=default)
 
     if path := _value(arguments, "--config"):
-        return {**read_config(Path(path)), "out": tyro.MISSING, "resume": False}
-    data = next((a for a in arguments if not a.startswith("-")), "")
-    recipe = _value(arguments, "--recipe") or "fast"
-    settings = recipes.settings(recipe, data) if recipe in recipes.NAMES else {}
-    return {**settings, "data": tyro.MISSING, "out": tyro.MISSING}
+        if _value(arguments, "--recipe"):
+            raise ConfigError("--recipe: a run's --config has its settings already; leave one of the two out")
+        return parsed(from_dict({**read_config(Path(path)), "out": tyro.MISSING, "resume": False}))
+    # Which defaults hold depends on two of the options: they are read first.
+    first = parsed(configured(tyro.MISSING, tyro.MISSING))
+    return parsed(
+        dataclasses.replace(configured(first.data, first.out, recipe=first.recipe), data=tyro.MISSING, out=tyro.MISSING)
+    )
 
 
 def _value(arguments: Sequence[str], flag: str) -> str | None:
@@ -132,38 +144,12 @@ def _without(arguments: Sequence[str], flag: str) -> list[str]:
     return kept
 
 
-def _print_result(result: dict[str, Any]) -> None:
-    print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
-    _print_scores({"plain": result["test"], "with flip": result["test_flip"]})
-
-
-def _print_scores(views: dict[str, dict[str, Any] | None]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = {title: view for title, view in views.items() if view}
-    table = Table()
-    table.add_column("")
-    table.add_column("passes", justify="right")
-    for title in shown:
-        table.add_column(f"accuracy %\n{title}", justify="right")
-        table.add_column(f"loss\n{title}", justify="right")
-    some = next(iter(shown.values()))
-    rows = {"pruned": [view["pruned"] for view in shown.values()], "full": [view["full"] for view in shown.values()]}
-    for i, head in enumerate(some["heads"]):
-        rows[f"head {i}: {head['name']}"] = [view["heads"][i] for view in shown.values()]
-    for title, entries in rows.items():
-        if entries[0]:
-            cells = [(f"{100 * entry['accuracy']:.2f}", f"{entry['loss']:.4f}") for entry in entries]
-            table.add_row(title, str(entries[0]["passes"]), *(cell for pair in cells for cell in pair))
-    Console().print(table)
-
-
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions:
     """Measure finished runs on their test set: pruned, full, every head, with and without flip.
 
-    Several runs are measured one by one and as an ensemble: the mean of their outputs.
+    Several runs, of any kind, are measured one by one and as an ensemble: the mean of their outputs. Beside accuracy
+    and loss stand the calibration error and how far heads, or the members of an ensemble, disagree.
 
     Example: transnet evaluate runs/t2 --json
     """
@@ -183,6 +169,7 @@ class EvaluateOptions:
 def _evaluate(arguments: Sequence[str]) -> int:
     options = tyro.cli(EvaluateOptions, prog="transnet evaluate", args=list(arguments))
     from transnet.train.evaluation import evaluate_runs
+    from transnet.train.progress import print_scores
 
     results = evaluate_runs(options.runs, data=options.data, split=options.split, device=options.device)
     if options.json:
@@ -190,7 +177,9 @@ def _evaluate(arguments: Sequence[str]) -> int:
         return 0
     for name, result in results.items():
         print(name)
-        _print_scores({"plain": result["plain"], "with flip": result["flip"]})
+        print_scores({"plain": result["plain"], "with flip": result["flip"]})
+    if len(options.runs) > 1 and "ensemble" not in results:
+        print("no ensemble: these runs were tested on different images", file=sys.stderr)
     return 0
 
 
@@ -225,7 +214,9 @@ def _demo(arguments: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class PruneOptions:
-    """Prune a finished run to the plain classifier: model.safetensors under the model's own names, and config.json.
+    """Prune a finished run to the plain classifier, as a folder with the model and its config.json.
+
+    What was written is loaded again and compared with the run on test images before the command succeeds.
 
     Example: transnet prune runs/t2 --out models/better
     """
@@ -236,16 +227,90 @@ class PruneOptions:
     """Folder to make."""
     head: str = "r0"
     """The head to keep. Any but r0 has its transform folded into the weights. best: the one of the lowest validation
-    loss, for a run with --val-fraction."""
+    loss, for a run with --val-fraction. all: the full model, its transforms inside."""
+    format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
+    """safetensors: weights under the model's own names. onnx: for ONNX Runtime. pt2: for torch.export."""
 
 
 def _prune(arguments: Sequence[str]) -> int:
     options = tyro.cli(PruneOptions, prog="transnet prune", args=list(arguments))
-    from transnet.ship.prune import prune_run
+    from transnet.ship.export import export_run
 
-    written = prune_run(options.run, options.out, head=options.head)
-    folded = f", its transform folded in for {written['image_size']}×{written['image_size']}" if written["fold"] else ""
-    print(f"{options.out}: {written['model']}, head {written['head']}{folded}")
+    written = export_run(options.run, options.out, head=options.head, format=options.format)
+    about, side = written.about, written.about.image_size
+    folded = f", its transform folded in for {side}×{side}" if about.fold else ""
+    print(f"{written.file}: {about.model}, head{'s' * (about.kind == 'full')} {' '.join(about.transforms)}{folded}")
+    images = f"{written.images} {'test images' if written.real else 'made-up images (the data is not there)'}"
+    print(f"compared on {images}: logits within {written.difference:.1e}, {written.same:.1%} of the classes the same")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictOptions:
+    """Predict the class of images: its probability, and how many heads agree.
+
+    MODEL is a run, a folder that transnet prune made, an .onnx file, or hf:owner/name. An image that cannot be read is
+    reported and passed over; the exit status is then 1.
+
+    Example: transnet predict runs/t2 photos/ --confidence 0.9
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """The trained model."""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE…")]
+    """Files, folders, globs; - reads one image from standard input."""
+    confidence: float | Literal["auto"] | None = None
+    """Anytime prediction: run head by head, and stop at this probability. auto: the lowest that stays within 0.1
+    points of all heads on the run's validation split."""
+    format: Literal["table", "jsonl", "csv"] | None = None
+    """None: a table on a terminal, JSON lines elsewhere."""
+    batch_size: int = 64
+    """Images at a time."""
+    device: str = "auto"
+    """cpu, cuda, … auto: a GPU where there is one."""
+
+
+def _predict(arguments: Sequence[str]) -> int:
+    options = tyro.cli(PredictOptions, prog="transnet predict", args=list(arguments))
+    from transnet.ship.predict import predict_files
+
+    return predict_files(
+        options.model, options.images, format=options.format or ("table" if sys.stdout.isatty() else "jsonl"),
+        out=sys.stdout, confidence=options.confidence, batch_size=options.batch_size, device=options.device,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeOptions:
+    """Open a page to try a model on: drop an image, see what each head sees, says and decides.
+
+    The page answers this machine only, loads nothing from elsewhere, and keeps no image.
+
+    Example: transnet serve runs/t2
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """A run, or any model that transnet predict takes."""
+    confidence: float = 0.9
+    """Where the anytime rule's threshold stands at first."""
+    host: str = "127.0.0.1"
+    """Address to listen on; any but a loopback one lets others in, who need no password."""
+    port: int = 8000
+    """0: any free one."""
+    browser: bool = True
+    """Open the page in a browser."""
+    device: str = "auto"
+    """cpu, cuda, … auto: a GPU where there is one."""
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    options = tyro.cli(ServeOptions, prog="transnet serve", args=list(arguments))
+    from transnet.ship.serve import serve
+
+    serve(
+        options.model, host=options.host, port=options.port, confidence=options.confidence, device=options.device,
+        browser=options.browser,
+    )  # fmt: skip
     return 0
 
 
@@ -265,7 +330,7 @@ class InvarianceOptions:
     measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
     """l2 is the paper's score."""
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Draw the figures here, as SVG and PNG, and keep their data as JSON."""
+    """Draw the figures here, as SVG, PDF and PNG, and keep their data as JSON."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -274,13 +339,13 @@ def _invariance(arguments: Sequence[str]) -> int:
     options = tyro.cli(InvarianceOptions, prog="transnet invariance", args=list(arguments))
     if not options.runs:
         raise ValueError("invariance: no run given; give the folder of a finished run")
-    from transnet.study.kernels import compare, draw
+    from transnet.study.kernels import compare, draw, print_comparison
 
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)
     if options.json:
         print(json.dumps(comparison, indent=1))
     else:
-        _print_invariance(comparison)
+        print_comparison(comparison)
     if options.out:
         files = draw(comparison, Path(options.out))
         (Path(options.out) / "invariance.json").write_text(json.dumps(comparison, indent=1))
@@ -288,21 +353,40 @@ def _invariance(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _print_invariance(comparison: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _reproduce(arguments: Sequence[str]) -> int:
+    from transnet.study.plan import Study
 
-    runs = comparison["runs"]
-    table = Table(
-        title=f"{comparison['measure']} under {comparison['group']}, mean ± standard deviation of the kernels"
-    )
-    table.add_column("layer")
-    for name, run in runs.items():
-        table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
-    table.add_column("random\nkernels", justify="right")
-    first = next(iter(runs.values()))["layers"]
-    for layer in first:
-        cells = [run["layers"].get(layer) for run in runs.values()]
-        shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
-        table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
-    Console().print(table)
+    study = tyro.cli(Study, prog="transnet reproduce", args=list(arguments))
+    from transnet.study.reproduce import reproduce
+
+    outcome, page = reproduce(study)
+    for name, error in outcome.failed.items():
+        print(f"transnet: {name} failed: {error}", file=sys.stderr)
+    if outcome.stopped:
+        return _fail("stopped; everything is saved. The same command goes on from here", 1)
+    if page:
+        print(page)
+    return 1 if outcome.failed else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportOptions:
+    """Write DIR/report.html, one page of tables, figures and runs, from a study's finished runs.
+
+    Tables and figures also go to files of their own: DIR/tables (Markdown, CSV) and DIR/figures (SVG, PDF, PNG).
+
+    Example: transnet report reproduced
+    """
+
+    study: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
+    """Folder of a study, as `transnet reproduce --out` made it."""
+    device: str = "auto"
+    """Where networks are measured, where that was not done before."""
+
+
+def _report(arguments: Sequence[str]) -> int:
+    options = tyro.cli(ReportOptions, prog="transnet report", args=list(arguments))
+    from transnet.study.report import write_report
+
+    print(write_report(options.study, device=options.device))
+    return 0

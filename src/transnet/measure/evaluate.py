@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transnet import d4
+from transnet.measure.uncertainty import uncertainty
 from transnet.model import TransNet
 
 Batches = Iterable[tuple[Tensor, Tensor]]  # normalised images and class indices
@@ -118,8 +119,14 @@ def outputs(
 
 
 def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dict[str, Any]:
-    """`scores` from logits (N, m, K)."""
-    return scores(_count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y), transforms, passes=passes)
+    """`scores` from logits (N, m, K), with calibration and the disagreement of the heads."""
+    found = scores(_count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y), transforms, passes=passes)
+    for i, head in enumerate(found["heads"]):
+        head.update(uncertainty(logits[:, i : i + 1], y))
+    if found["pruned"]:
+        found["pruned"] |= uncertainty(logits[:, transforms.index("r0")][:, None], y)
+    found["full"] |= uncertainty(logits, y)
+    return found
 
 
 def ensemble_scores(
@@ -134,12 +141,17 @@ def ensemble_scores(
     """
     result: dict[str, dict[str, Any] | None] = {"plain": None, "flip": None}
     for i, view in enumerate(("plain", "flip")[: min(len(run) for run in runs)]):
-        full = torch.stack([run[i].mean(1) for run in runs]).mean(0)
+        # A network counts once, whatever its number of heads.
+        full = ensemble_entry([run[i].mean(1) for run in runs], y, passes=(i + 1) * sum(map(len, transforms)))
         heads = [run[i][:, names.index("r0")] for run, names in zip(runs, transforms, strict=True) if "r0" in names]
         whole = len(heads) == len(runs)
-        rows = _count(torch.stack([torch.stack(heads).mean(0) if whole else full, full], 1), y)
-        entries = scores(rows, ("r0",), passes=i + 1)
-        entries["pruned"]["passes"] = len(runs) * (i + 1)
-        entries["full"]["passes"] = sum(len(names) for names in transforms) * (i + 1)
-        result[view] = {"pruned": entries["pruned"] if whole else None, "full": entries["full"], "heads": []}
+        pruned = ensemble_entry(heads, y, passes=(i + 1) * len(runs)) if whole else None
+        result[view] = {"pruned": pruned, "full": full, "heads": []}
     return result
+
+
+def ensemble_entry(members: list[Tensor], y: Tensor, *, passes: int) -> dict[str, Any]:
+    """Accuracy, loss, calibration and disagreement of the mean of several classifiers' logits, each (N, K)."""
+    together = torch.stack(members, 1)
+    entry: dict[str, Any] = scores(_count(together.mean(1, keepdim=True), y), ("r0",))["full"]
+    return {**entry, "passes": passes, **uncertainty(together, y)}

@@ -1,51 +1,38 @@
-"""A run pruned to the plain classifier, as a folder: weights under the model's own names, and what using them needs."""
+"""A finished run as the network to ship: one head in the model's own place, its transform folded in, or all heads."""
 
-import json
+import dataclasses
 from pathlib import Path
-from typing import Any
 
-from safetensors.torch import save_file
+from torch import nn
 
-from transnet.train.checkpoint import write_atomically
 from transnet.train.config import ConfigError
+from transnet.train.description import Description, of_run
 from transnet.train.run import Run, load
 
 
-def prune_run(path: str, out: str, *, head: str = "r0") -> dict[str, Any]:
-    """Write ``model.safetensors`` and ``config.json`` to a new folder and return the latter's content.
+def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Description]:
+    """The network to ship, in evaluation mode on the CPU, and what using it takes.
 
     Args:
         path: a finished run.
-        out: the folder to make.
-        head: the head to keep; any but r0 has its transform folded into the weights, which ties the model to the
-            run's image size. ``best`` takes the head of the lowest validation loss.
+        head: the head to keep; any but r0 has its transform folded into the weights, which ties the network to the
+            run's image size. ``best`` takes the head of the lowest validation loss, ``all`` keeps the whole TransNet.
 
     Raises:
-        ConfigError: where the folder exists, the head is not there, or ``best`` is asked of a run without a
-            validation split: choosing by the test set would make its figures worthless.
+        ConfigError: where the head is not there, or ``best`` is asked of a run without a validation split:
+            choosing by the test set would make its figures worthless.
     """
     run = Run(path)
-    content = run.read_config()
-    target = Path(out)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"--out: {target} exists; give another folder")
-    net = load(path)
+    about = of_run(run.read_config(), run.config)
     chosen = _best(run) if head == "best" else head
-    size = content["data"]["image_size"]
-    model = net.prune(chosen, image_size=size)
-    result = {
-        "schema": 1,
-        "kind": "pruned",
-        "model": content["train"]["model"],
-        "head": chosen,
-        "fold": getattr(model, "fold_config", None),
-        **{key: content["data"][key] for key in ("classes", "channels", "image_size", "stored_size", "mean", "std")},
-    }
-    target.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, target / "model.safetensors")
-    write_atomically(target / "config.json", json.dumps(result, indent=1).encode())
-    return result
+    if chosen == "all":
+        return load(path), about
+    if chosen not in about.transforms:
+        raise ConfigError(f"--head: unknown {head!r}; known are best all {' '.join(dict.fromkeys(about.transforms))}")
+    network = load(path).prune(chosen, image_size=about.image_size)
+    return network.eval(), dataclasses.replace(
+        about, kind="pruned", transforms=(chosen,), heads="separate", bn="joint", fold=chosen != "r0"
+    )
 
 
 def _best(run: Run) -> str:

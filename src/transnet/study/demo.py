@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from transnet import recipes
 from transnet.measure.metrics import mean_and_error
-from transnet.train.config import TrainConfig, from_dict
+from transnet.train.config import TrainConfig, configured
 from transnet.train.loop import train
 
 # Transforms, and how many times the epochs: a gain is held against base trained for as many passes.
@@ -69,12 +68,10 @@ def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[
 
 
 def _config(out: Path, transforms: str, seed: int, train_fraction: float, epochs: int) -> TrainConfig:
-    settings = {
-        **recipes.settings("fast", "digits"), "data": "digits", "out": str(out), "transforms": transforms, "seed": seed,
-        "train_fraction": train_fraction, "epochs": epochs, "evaluate_every": 0, "tensorboard": False, "device": "cpu",
-        "resume": True,
-    }  # fmt: skip
-    return from_dict(settings)
+    return configured(
+        "digits", str(out), transforms=transforms, seed=seed, train_fraction=train_fraction, epochs=epochs,
+        evaluate_every=0, tensorboard=False, device="cpu", resume=True,
+    )  # fmt: skip
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

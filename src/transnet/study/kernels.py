@@ -11,6 +11,7 @@ from torch import Tensor
 
 from transnet import d4
 from transnet.invariance import Measure, kernels, layer_invariance, random_kernel_score
+from transnet.study.drawing import COLOURS, MARKERS, new_figure, save
 from transnet.train.run import Run, load
 
 LABELS = {
@@ -19,9 +20,6 @@ LABELS = {
     "cosine": "cosine similarity with the group mean",
     "pearson": "correlation with the group mean",
 }
-# Okabe and Ito's palette: distinct for colour-blind readers.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "osD^vP*"
 
 
 def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]:
@@ -56,20 +54,14 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
     return {"group": ",".join(names), "measure": measure, "runs": runs}
 
 
-def draw(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Fig. 5 (mean and spread per layer) and Fig. 6 (distribution in the last layer), as SVG and PNG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    folder.mkdir(parents=True, exist_ok=True)
+def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Path]:
+    """Fig. 5 (mean and spread per layer) and Fig. 6 (distribution in the last layer), as SVG, PDF and PNG."""
     label = LABELS[comparison["measure"]]
     group = comparison["group"].replace(",", " ")
     runs = comparison["runs"]
     written = []
 
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    figure, axes = new_figure()
     for i, (name, run) in enumerate(runs.items()):
         layers = list(run["layers"].values())
         at = [1 + k + 0.08 * (i - (len(runs) - 1) / 2) for k in range(len(layers))]
@@ -82,29 +74,40 @@ def draw(comparison: dict[str, Any], folder: Path) -> list[Path]:
     axes.plot(range(1, len(random) + 1), random, "k:", linewidth=1, label="random kernels")
     axes.set(xlabel="layer", ylabel=label, title=f"Kernel invariance under {group}, mean and standard deviation")
     axes.legend(frameon=False, fontsize=8)
-    written += _save(figure, folder / "invariance_layers")
+    written += save(figure, folder / f"{prefix}invariance_layers")
 
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    figure, axes = new_figure()
     for i, (name, run) in enumerate(runs.items()):
         axes.hist(run["last"], bins=40, histtype="step", linewidth=1.5, color=COLOURS[i % 7], label=_title(name, run))
     axes.set(xlabel=label, ylabel="kernels", title=f"The last layer's kernels under {group}")
     axes.legend(frameon=False, fontsize=8)
-    written += _save(figure, folder / "invariance_last_layer")
+    written += save(figure, folder / f"{prefix}invariance_last_layer")
     return written
+
+
+def print_comparison(comparison: dict[str, Any]) -> None:
+    """A table of every layer of every run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    runs = comparison["runs"]
+    table = Table(
+        title=f"{comparison['measure']} under {comparison['group']}, mean ± standard deviation of the kernels"
+    )
+    table.add_column("layer")
+    for name, run in runs.items():
+        table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
+    table.add_column("random\nkernels", justify="right")
+    first = next(iter(runs.values()))["layers"]
+    for layer in first:
+        cells = [run["layers"].get(layer) for run in runs.values()]
+        shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
+        table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
+    Console().print(table)
 
 
 def _title(name: str, run: dict[str, Any]) -> str:
     return f"{Path(name).name} ({run['transforms']})"
-
-
-def _save(figure: Any, path: Path) -> list[Path]:
-    import matplotlib.pyplot as plt
-
-    files = [path.with_suffix(suffix) for suffix in (".svg", ".png")]
-    for file in files:
-        figure.savefig(file, dpi=160, metadata={"Date": None} if file.suffix == ".svg" else None)
-    plt.close(figure)
-    return files
 
 
 def _random(weight: Tensor, group: tuple[str, ...], measure: Measure) -> float:

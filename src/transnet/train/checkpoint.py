@@ -105,8 +105,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         OSError: also for a full disk, which the library reports as an error of its own.
     """
     partial = path.with_name(path.name + ".partial")
+    written: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():  # the format knows no shared memory: a tied weight is written twice
+        where = tensor.untyped_storage().data_ptr()
+        written[name] = tensor.clone().contiguous() if where in seen else tensor.contiguous()
+        seen.add(where)
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
+        save_file(written, partial)
     except SafetensorError as error:
         raise OSError(str(error)) from error
     _settle(partial, path)

@@ -172,6 +172,17 @@ def from_dict(settings: dict[str, Any]) -> TrainConfig:
     return TrainConfig(**settings)
 
 
+def configured(data: str, out: str, *, recipe: str = "fast", **given: Any) -> TrainConfig:
+    """A recipe's settings for a data set, with changes: what `transnet train` makes of its options.
+
+    A `TrainConfig` made directly has the plain defaults, whatever its ``recipe`` says.
+    """
+    from transnet import recipes
+
+    name = data if isinstance(data, str) else ""
+    return from_dict({**recipes.settings(recipe, name), "data": data, "out": out, **given})
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a run's ``config.json``."""
     try:

@@ -1,5 +1,6 @@
 """Where and how a run computes: device, precision, memory, optimizer."""
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -86,7 +87,16 @@ def fits_on_device(data: DataSet, storage: str, device: torch.device) -> bool:
         return storage == "resident"
     needed = sum(split.resident_bytes(data.stored_size) for split in (data.train, data.val, data.test) if split)
     if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
+        free: float = torch.cuda.mem_get_info(device)[0]
     else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = _available_memory()
     return needed < free / 2
+
+
+def _available_memory() -> float:
+    """What can be had without swapping: on Linux the kernel's own estimate, elsewhere taken as enough."""
+    try:
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return math.inf

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View
+from transnet.data.decode import Pixels
 from transnet.measure.evaluate import ensemble_scores, outputs, scores_of
 from transnet.train.config import ConfigError
 from transnet.train.device import find_device
@@ -30,33 +33,63 @@ def evaluate_runs(
     """
     if not paths:
         raise ConfigError("evaluate: no run given; give the folder of a finished run")
-    where = find_device(device, World())
+    if len({str(path) for path in paths}) < len(paths):
+        raise ConfigError("evaluate: a run is given twice; each counts once")
+    measured = [collect(path, data=data, split=split, device=device) for path in paths]
     results: dict[str, dict[str, Any]] = {}
-    collected: list[tuple[Tensor, ...]] = []
-    seen: set[str] = set()
-    labels = torch.empty(0)
-    for path in paths:
-        content = Run(path).read_config()
-        net = load(path).to(where)
-        opened = _open(path, content, data)
-        part = opened.val if split == "val" else opened.test
-        if part is None:
-            raise ConfigError(f"{path}: was trained without --val-fraction, so there is no validation split")
-        seen.add(part.fingerprint)
-        look = _looker(content, opened, where)
-        flip = bool(content["data"]["flip"])
-        views = outputs(net, look(split, part), flip=flip, autocast=nullcontext)
-        labels = part.labels
-        results[str(path)] = {
-            "plain": scores_of(views[0], labels, net.transforms),
-            "flip": scores_of(views[1], labels, net.transforms, passes=2) if flip else None,
-        }
-        collected.append(tuple(views))
-    if len(paths) > 1:
-        if len(seen) > 1:
-            raise ConfigError("evaluate: these runs were tested on different images, so they form no ensemble")
-        results["ensemble"] = ensemble_scores(collected, labels, [load(path).transforms for path in paths])
+    for path, run in zip(paths, measured, strict=True):
+        views = [
+            scores_of(logits, run.labels, run.transforms, passes=i + 1) for i, logits in enumerate(run.views)
+        ]  # fmt: skip
+        results[str(path)] = {"plain": views[0], "flip": views[1] if len(views) > 1 else None}
+    if len(paths) > 1 and len({run.fingerprint for run in measured}) == 1:  # else they were tested on different images
+        results["ensemble"] = ensemble_scores(
+            [run.views for run in measured], measured[0].labels, [run.transforms for run in measured]
+        )
     return results
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a network said of every image of a split.
+
+    Attributes:
+        views: logits (N, m, K), of the plain images and, where training flips, the mean with those of the flipped.
+        labels: (N,).
+        transforms: the heads' names.
+        fingerprint: of the images and labels.
+    """
+
+    views: tuple[Tensor, ...]
+    labels: Tensor
+    transforms: tuple[str, ...]
+    fingerprint: str
+
+
+def collect(
+    path: str | Path, *, data: str | None = None, split: Literal["test", "val"] = "test", device: str = "auto"
+) -> Outputs:
+    """Run a finished run's network over a split and keep its outputs, for scores and ensembles of any kind."""
+    where = find_device(device, World())
+    content = Run(path).read_config()
+    net = load(path).to(where)
+    opened = _open(str(path), content, data)
+    part = opened.val if split == "val" else opened.test
+    if part is None:
+        raise ConfigError(f"{path}: was trained without --val-fraction, so there is no validation split")
+    look = _looker(content, opened, where)
+    views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
+    return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint)
+
+
+def some_images(path: str, n: int) -> list[Pixels]:
+    """Up to ``n`` images of a run's test split, from all over it, as they were decoded: to try a model on.
+
+    Raises:
+        DataError: where the data is not there any more.
+    """
+    test = _open(path, Run(path).read_config(), None).test
+    return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 
 
 def _open(path: str, content: dict[str, Any], data: str | None) -> DataSet:

@@ -7,7 +7,6 @@ Everything random is a function of (seed, epoch or step). So a run's state is it
 steps done, and a resumed run ends as the uninterrupted one would have.
 """
 
-import dataclasses
 import math
 import time
 from contextlib import nullcontext
@@ -16,24 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transnet import backbones, d4, recipes
-from transnet.data import DataSet, open_data
-from transnet.data.augment import View, plan, seed_for
+from transnet.data.augment import plan, seed_for
 from transnet.data.stream import stream
 from transnet.measure.evaluate import count, result_of, scores
 from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.curves import Curves
-from transnet.train.device import autocast_for, determinism, device_name, find_device, fits_on_device, sgd
-from transnet.train.distributed import World, join, restarts
+from transnet.train.device import determinism, device_name, find_device
+from transnet.train.distributed import join
 from transnet.train.interrupt import Interrupt, Stopped
-from transnet.train.look import Looker
-from transnet.train.objective import objective_of
+from transnet.train.prepare import Prepared
 from transnet.train.progress import RunProgress, say
-from transnet.train.run import CUSTOM, Run, command, commit, describe, versions
-from transnet.train.schedule import learning_rates
-from transnet.train.step import Feed, Step
+from transnet.train.run import CUSTOM, commit, versions
 
 CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for the device
 
@@ -58,28 +52,18 @@ def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = 
     processes = join(config.device)
     device = find_device(config.device, processes)
     with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
-        return _Trainer(config, processes, device, model, quiet=quiet).train()
+        return Trainer(config, processes, device, model, quiet=quiet).train()
 
 
-class _Trainer:
-    def __init__(
-        self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *, quiet: bool
-    ) -> None:
-        d4.parse(config.transforms)  # a mistake there is said before anything is read
-        self.world, self.device, self.quiet = processes, device, quiet
-        self.speaks = processes.first and not quiet
-        # Not every node counts a restart.
-        resume = processes.any(config.resume or restarts() > 0, device)
-        self.config = dataclasses.replace(config, resume=resume)
-        self.run = Run(config.out)
-        self.given = model
-        self.seconds = 0.0  # of training, over all sessions of the run
+class Trainer(Prepared):
+    """A run from its settings to its folder; `train` is the way to use it."""
 
     def train(self) -> dict[str, Any]:
+        """Carry the run out; its result."""
         if self.config.resume and self.run.finished:
             return self._already_finished()
         started = time.perf_counter()
-        self._prepare()
+        self.prepare()
         first = self._restore()
         preparing = time.perf_counter()
         self.step.prepare()
@@ -128,98 +112,6 @@ class _Trainer:
         say(f"{self.run.path} is finished; nothing to do", shown=self.speaks)
         return self.run.read_result()
 
-    def _prepare(self) -> None:
-        config = self.config
-        cuda = self.device.type == "cuda"
-        self.data = data = self._open()
-        name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
-        self.config = config = dataclasses.replace(config, model=name if self.given is None else CUSTOM)
-        self.content = describe(config, data)
-        if self.world.first:
-            self.run.begin(self.content, resume=config.resume)
-        self.world.barrier()
-        self.flip: bool = self.content["data"]["flip"]
-        self.net = self._network(name)
-        for pair in natural_pairs(self.net.transforms) if self.flip else ():
-            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
-        self.autocast = autocast_for(config.precision, self.device)
-        view = View.of(
-            size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
-            mean=data.mean, std=data.std, device=self.device,
-        )  # fmt: skip
-        self.resident = fits_on_device(data, config.storage, self.device)
-        say(self._introduction(), shown=self.speaks)
-        images = data.train.resident(data.stored_size, progress=self.speaks).to(self.device) if self.resident else None
-        self.feed = Feed(images, data.train.labels, view, config.batch_size, self.world, self.device)
-        self.feed.mixes = bool(config.mixup or config.cutmix)
-        self.look = Looker(
-            view, self.world, self.device, resident=self.resident, workers=config.workers, progress=self.speaks
-        )
-        self.rates = learning_rates(config, self.feed.steps)
-        self.optimizer = sgd(self.net, config, self.device)
-        together = self.world.size > 1
-        self.step = Step(
-            self.net,
-            self.optimizer,
-            self.feed,
-            objective_of(config),
-            self.rates,
-            classes=len(data.classes),
-            autocast=self.autocast,
-            compile=config.compile and cuda,
-            capture=config.cuda_graph and cuda and not together,
-            module=nn.parallel.DistributedDataParallel(self.net) if together else None,
-        )
-
-    def _open(self) -> DataSet:
-        config = self.config
-
-        def opened() -> DataSet:
-            return open_data(
-                config.data, image_size=config.image_size,
-                val_fraction=config.val_fraction, train_fraction=config.train_fraction,
-                on_bad_image=config.on_bad_image, label_column=config.label_column, progress=self.speaks,
-            )  # fmt: skip
-
-        # The first process fills the caches, the others read them.
-        if self.world.size == 1:
-            return opened()
-        if self.world.first:
-            data = opened()
-        self.world.barrier()
-        return data if self.world.first else opened()
-
-    def _network(self, name: str) -> TransNet:
-        config, data = self.config, self.data
-        # Backbone first: base and TransNet of one seed start from the same one.
-        torch.manual_seed(seed_for(config.seed, "init"))
-        model = self.given
-        if model is None:
-            model = backbones.create(
-                name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
-                pretrained=config.pretrained,
-            )  # fmt: skip
-        if config.sync_bn:
-            if self.device.type != "cuda" or self.world.size == 1:
-                raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
-        if config.channels_last and self.device.type == "cuda":
-            net = net.to(memory_format=torch.channels_last)
-        return net.train()
-
-    def _introduction(self) -> str:
-        config, data = self.config, self.data
-        where = "on the device" if self.resident else f"streamed by {config.workers} workers"
-        skipped = f", {len(data.skipped)} bad images left out" if data.skipped else ""
-        val = f", {len(data.val):,} for validation" if data.val else ""
-        return (
-            f"{data.name}: {len(data.train):,} training images{val}, {len(data.test):,} for the test, "
-            f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
-            f"{config.model}, heads {config.transforms}, {config.epochs} epochs of batch {config.batch_size}, "
-            f"seed {config.seed}, on {device_name(self.device)}"
-        )
-
     # ---------------------------------------------------------------------------------------------- training
 
     def _epochs(self, done: int) -> tuple[Stopped | None, int, float]:
@@ -231,7 +123,7 @@ class _Trainer:
             for epoch in range(done // steps, config.epochs):
                 start = time.perf_counter()
                 first = done - epoch * steps
-                stopped = self._epoch(epoch, first, bar, interrupt)
+                stopped = self.run_epoch(epoch, first, bar, interrupt)
                 done = epoch * steps + (stopped or steps)
                 self._check_finite(epoch, stopped or steps)
                 elapsed = time.perf_counter() - start
@@ -264,7 +156,9 @@ class _Trainer:
         curves.close()
         return None, len(self.data.train) * m * config.epochs, seconds
 
-    def _epoch(self, epoch: int, first: int, bar: RunProgress, interrupt: Interrupt) -> int | None:
+    def run_epoch(
+        self, epoch: int, first: int = 0, bar: RunProgress | None = None, interrupt: Interrupt | None = None
+    ) -> int | None:
         """One epoch from its step ``first``; the number of steps done in it where the user stopped it."""
         config, feed = self.config, self.feed
         drawn = plan(
@@ -288,11 +182,14 @@ class _Trainer:
                 pixels = next(batches)
                 feed.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
             self.step(k, seed_for(config.seed, "step", epoch * feed.steps + k, self.world.rank))
-            bar.step(epoch, k + 1)
+            if bar is not None:
+                bar.step(epoch, k + 1)
             if (k + 1) % CHECK_EVERY == 0:
                 self._check_finite(epoch, k + 1)
             # Asking the others waits for the device: not at every step.
-            if (self.world.size == 1 or (k + 1) % 50 == 0) and self.world.any(interrupt.asked, self.device):
+            if (self.world.size == 1 or (k + 1) % 50 == 0) and self.world.any(
+                bool(interrupt and interrupt.asked), self.device
+            ):
                 return k + 1
         return None
 
@@ -409,12 +306,3 @@ class _Trainer:
         identity = net.keep("r0") if "r0" in net.transforms else None
         train = sums("train", identity, flip=False)[0] if identity else None
         return result_of(net.transforms, test, val, train)
-
-    def _command(self) -> str:
-        return command(self.config, recipes.settings(self.config.recipe, self.config.data))
-
-
-def natural_pairs(names: tuple[str, ...]) -> list[str]:
-    """Transforms that a left-right flip in the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
-    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if d4.compose(t, "m0") in names}
-    return [f"{a} and {b}" for a, b in sorted(pairs)]

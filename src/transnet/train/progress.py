@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live line in a terminal, nothing in a log file but how it began and ended."""
+"""What a person sees of a run: a live line in a terminal, its scores as a table, in a log how it began and ended."""
 
 import sys
 import time
@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 
 class RunProgress:
@@ -64,3 +65,45 @@ def say(message: str, *, shown: bool = True) -> None:
     """A line for the person at the terminal or the reader of the log."""
     if shown:
         print(message, file=sys.stderr, flush=True)
+
+
+def print_scores(views: dict[str, dict[str, Any] | None]) -> None:
+    """A table of the pruned and full classifier and every head, and what their disagreement says where it is known.
+
+    Args:
+        views: title → scores as in ``result.json``, such as plain and with flip; None is left out.
+    """
+    shown = {title: view for title, view in views.items() if view}
+    some = next(iter(shown.values()))
+    calibrated = "calibration_error" in some["full"]
+    table = Table()
+    table.add_column("")
+    table.add_column("passes", justify="right")
+    for title in shown:
+        for column in ("accuracy %", "loss", *(["calibration\nerror %"] if calibrated else [])):
+            table.add_column(f"{column}\n{title}", justify="right")
+    rows = {"pruned": [view["pruned"] for view in shown.values()], "full": [view["full"] for view in shown.values()]}
+    for i, head in enumerate(some["heads"]):
+        rows[f"head {i}: {head['name']}"] = [view["heads"][i] for view in shown.values()]
+    for title, entries in rows.items():
+        if entries[0]:
+            cells = []
+            for entry in entries:
+                cells += [f"{100 * entry['accuracy']:.2f}", f"{entry['loss']:.4f}"]
+                cells += [f"{100 * entry['calibration_error']:.2f}"] if calibrated else []
+            table.add_row(title, str(entries[0]["passes"]), *cells)
+    console = Console()
+    console.print(table)
+    for title in ("pruned", "full"):
+        entry = some[title]
+        if entry and "disagreement" in entry:
+            console.print(f"{title}: {_disagreement(entry)}", highlight=False, soft_wrap=True)
+
+
+def _disagreement(entry: dict[str, Any]) -> str:
+    auroc = entry["error_auroc"]
+    finds = f"; tells wrong from right answers with an AUROC of {auroc:.3f}" if auroc is not None else ""
+    return (
+        f"members disagree by {entry['disagreement']:.4f} nats on average and split their votes on "
+        f"{100 * entry['split_votes']:.1f} % of the images{finds}"
+    )

@@ -15,15 +15,16 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
-from transnet import backbones
 from transnet.data import DataSet
 from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
+from transnet.train.description import of_run, read_json
+from transnet.train.weights import load_weights
 
 CUSTOM = "custom"  # the name of a backbone that a user's code hands over
 
@@ -39,14 +40,14 @@ class Run:
 
     def read_config(self) -> dict[str, Any]:
         """``config.json``, or a clear error."""
-        content = _read_json(self.config, "is this the folder of a run?")
+        content = read_json(self.config, "is this the folder of a run?")
         if not isinstance(content.get("train"), dict) or not isinstance(content.get("data"), dict):
             raise ConfigError(f"{self.config} is damaged: it has no settings")
         return content
 
     def read_result(self) -> dict[str, Any]:
         """``result.json``, or a clear error."""
-        return _read_json(self.result, "has the run finished?")
+        return read_json(self.result, "has the run finished?")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """``metrics.jsonl``, an entry an epoch."""
@@ -136,38 +137,18 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
         path: the run's folder.
         model: the backbone with any weights, where the run's was not one of `transnet.backbones`.
     """
-    from safetensors.torch import load_file
-
     run = Run(path)
     content = run.read_config()
-    try:
-        train, data = content["train"], content["data"]
-        if model is None and train["model"] == CUSTOM:
-            raise ConfigError(f"{run.path}: was trained from a model of your own; give it as load(path, model=…)")
-        if model is None:
-            model = backbones.create(
-                train["model"], num_classes=len(data["classes"]), in_channels=data["channels"],
-                image_size=data["image_size"],
-            )  # fmt: skip
-        net = TransNet(model, train["transforms"], heads=train["heads"], bn=train["bn"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{run.config}: not a run's config ({error!r})") from error
-    if not run.model.exists():
+    if model is None and content["train"].get("model") == CUSTOM:
+        raise ConfigError(f"{run.path}: was trained from a model of your own; give it as load(path, model=…)")
+    about = of_run(content, run.config, named=model is None)
+    if not run.model.is_file():
         raise ConfigError(f"{run.model} does not exist; the run is not finished: go on with --resume")
     expected = run.read_result().get("model_sha256") if run.finished else None
     if expected and checkpoint.sha256(run.model) != expected:
         raise ConfigError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result})")
-    try:
-        tensors = load_file(run.model)
-    except Exception as error:  # whatever a damaged file makes its reader raise
-        raise ConfigError(f"{run.model} is damaged ({error})") from error
-    try:
-        net.load_state_dict(tensors, strict=True)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"{run.model} does not fit {train['model']}: {str(error).splitlines()[-1].strip()}"
-        ) from error
-    return net.eval()
+    what = about.model if model is None else type(model).__name__
+    return cast(TransNet, load_weights(run.model, lambda: about.build(model), what))
 
 
 def describe(config: TrainConfig, data: DataSet) -> dict[str, Any]:
@@ -246,15 +227,3 @@ def _is_entry(line: str) -> bool:
     except ValueError:
         return False
     return isinstance(entry, dict) and isinstance(entry.get("epoch"), int)
-
-
-def _read_json(path: Path, hint: str) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"{path} does not exist; {hint}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is damaged or cannot be read ({error})") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is damaged: it holds no object")
-    return content

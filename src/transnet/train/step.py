@@ -31,10 +31,19 @@ class Feed:
         batch: images a step, over all processes.
         world: this process's place; it fetches its share of each batch.
         device: where the step runs.
+        mixes: whether batches are mixed (mixup, CutMix).
     """
 
     def __init__(
-        self, images: Tensor | None, labels: Tensor, view: View, batch: int, world: World, device: torch.device
+        self,
+        images: Tensor | None,
+        labels: Tensor,
+        view: View,
+        batch: int,
+        world: World,
+        device: torch.device,
+        *,
+        mixes: bool = False,
     ) -> None:
         n = len(labels)
         self.images, self.view, self.batch, self.world = images, view, batch, world
@@ -44,7 +53,7 @@ class Feed:
         self.crop = torch.zeros(n, 2, device=device)
         self.flip = torch.zeros(n, dtype=torch.bool, device=device)
         self.mix = torch.zeros(self.steps, 6, device=device)
-        self.mixes = False
+        self.mixes = mixes
         # Step within the epoch. One element, not none: indexing with a scalar tensor would read it on the host.
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
         self.pixels: Tensor | None = None
@@ -150,6 +159,10 @@ class Step:
             for step in (0, self.feed.steps - 1):
                 if (size := self.feed.size(step)) not in self._graphs:
                     self._graphs[size] = self._captured(step, size)
+
+    def graph(self, size: int) -> torch.cuda.CUDAGraph:
+        """The captured step for batches of ``size``."""
+        return self._graphs[size]
 
     def start(self, plan: Plan, step: int, done: int) -> None:
         """Begin an epoch, or go on within it."""

@@ -1,0 +1,1 @@
+"""TransNet inside the training loops of other libraries."""

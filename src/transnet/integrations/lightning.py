@@ -1,0 +1,106 @@
+"""TransNet in Lightning: a module that trains it, and a callback that prunes it when training ends.
+
+>>> prune = PruneAtEnd("better.safetensors")
+>>> lightning.Trainer(max_epochs=30, callbacks=[prune]).fit(TransNetModule(net, optimizer), loader)
+>>> better = prune.model
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+
+from transnet.model import TransNet, heads_loss
+
+Optimizers = Callable[[Iterable[nn.Parameter]], Any]
+
+
+class TransNetModule(lightning.LightningModule):
+    """Train a TransNet on batches of (images, targets); subclass it, or take its three steps into your own module.
+
+    Logs ``train_loss``, and on validation ``val_loss`` and ``val_accuracy`` of all heads, with those of the identity
+    head (``val_accuracy_pruned``) where there is one: that is the model `PruneAtEnd` keeps.
+
+    Args:
+        net: the network.
+        optimizer: makes what ``configure_optimizers`` returns from the parameters; SGD by default.
+        label_smoothing: as in `torch.nn.functional.cross_entropy`.
+    """
+
+    def __init__(self, net: TransNet, optimizer: Optimizers | None = None, *, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.net = net
+        self.optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+        self.label_smoothing = label_smoothing
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean of the heads' logits, (B, K)."""
+        return self.net.predict(x)
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        """Alg. 1 on one batch."""
+        x, y = batch
+        loss = heads_loss(self.net(x), y, label_smoothing=self.label_smoothing)
+        self.log("train_loss", loss, prog_bar=True, batch_size=len(x))
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        """Loss and accuracy, full and pruned."""
+        x, y = batch
+        logits = self.net(x)
+        self.log("val_loss", heads_loss(logits, y), batch_size=len(x))
+        self.log("val_accuracy", _accuracy(logits.mean(1), y), prog_bar=True, batch_size=len(x))
+        if "r0" in self.net.transforms:
+            head = logits[:, self.net.transforms.index("r0")]
+            self.log("val_accuracy_pruned", _accuracy(head, y), prog_bar=True, batch_size=len(x))
+
+    def configure_optimizers(self) -> Any:
+        """What ``optimizer`` makes."""
+        return self.optimizer(self.net.parameters())
+
+
+class PruneAtEnd(lightning.Callback):
+    """Prune the network when training ends; the plain classifier is then ``callback.model``, on the CPU.
+
+    It prunes the first TransNet it finds in the LightningModule, so it also works with a module of your own.
+
+    Args:
+        path: where to write the classifier's weights as safetensors, under the model's own names.
+        head: the head to keep.
+        image_size: needed for any other than r0.
+    """
+
+    def __init__(self, path: str | Path | None = None, *, head: str = "r0", image_size: int | None = None) -> None:
+        self.path, self.head, self.image_size = Path(path) if path else None, head, image_size
+        self.model: nn.Module | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """A network without that head is found out before it trains, not after."""
+        net = _find(pl_module)
+        if self.head not in net.transforms:
+            raise ValueError(f"PruneAtEnd: there is no head {self.head!r} among {' '.join(net.transforms)}")
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Prune and write."""
+        self.model = _find(pl_module).prune(self.head, image_size=self.image_size).cpu().eval()
+        if self.path and trainer.is_global_zero:
+            from safetensors.torch import save_file
+
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            tensors = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+            save_file(tensors, self.path)
+
+
+def _find(module: nn.Module) -> TransNet:
+    for part in module.modules():
+        if isinstance(part, TransNet):
+            return part
+    raise ValueError(f"PruneAtEnd: {type(module).__name__} holds no TransNet; assign one to an attribute of it")
+
+
+def _accuracy(logits: Tensor, y: Tensor) -> Tensor:
+    target = y if y.ndim == 1 else y.argmax(-1)
+    return (logits.argmax(-1) == target).float().mean()

@@ -1,0 +1,175 @@
+"""Anytime prediction: the paper's "process an image once, then decide whether to go on with the other heads".
+
+The heads run one after the other. After each, an image whose class is certain enough leaves; only the others are
+transformed again and go on. Easy images cost one pass of the backbone, hard ones all m.
+
+>>> probabilities, used = anytime(net, images, confidence=0.9)
+
+The threshold is a trade of accuracy against cost. `calibrate` chooses it on a validation split, `curve` shows it whole.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transnet.model import TransNet
+from transnet.train.config import ConfigError
+
+
+def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, Tensor]:
+    """Predict with as few heads as each image needs: near the full model's accuracy at a fraction of its cost.
+
+    After each head the logits so far are averaged; an image stops as soon as its highest probability reaches
+    ``confidence``. The heads run in the order of ``net.transforms``, so the first should be the best.
+
+    Args:
+        net: in evaluation mode.
+        x: a batch of normalised images.
+        confidence: from 0 (one head for all) to 1 (all heads, but for images of which that is already sure). A value
+            for a wanted accuracy comes from `calibrate`.
+
+    Returns:
+        Probabilities (B, K), and the number of heads used for each image, (B,).
+    """
+    probabilities, votes = run_heads(net, x, confidence)
+    return probabilities, (votes >= 0).sum(1)
+
+
+@torch.no_grad()
+def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
+    """What `anytime` does; take this one to see what each head said.
+
+    Returns:
+        Probabilities (B, K), and each head's class (B, m), -1 where the head was not run.
+    """
+    if not 0 <= confidence <= 1:
+        raise ValueError(f"confidence: {confidence} was given; a probability from 0 to 1 is needed, such as 0.9")
+    if net.training:
+        raise ValueError("anytime: the network is in training mode, where images influence each other; call net.eval()")
+    total = net._logits(x, [0])[:, 0]
+    probabilities = total.softmax(-1)
+    votes = torch.full((len(x), len(net.transforms)), -1, device=total.device)
+    votes[:, 0] = total.argmax(-1)
+    undecided = torch.arange(len(x), device=total.device)
+    for i in range(1, len(net.transforms)):
+        go_on = (probabilities[undecided].amax(-1) < confidence).nonzero()[:, 0]
+        if not len(go_on):
+            break
+        undecided, total = undecided[go_on], total[go_on]
+        logits = net._logits(x[undecided], [i])[:, 0]
+        total = total + logits
+        probabilities[undecided] = (total / (i + 1)).softmax(-1)
+        votes[undecided, i] = logits.argmax(-1)
+    return probabilities, votes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What each threshold costs and reaches.
+
+    Attributes:
+        confidence: (T,) thresholds, rising.
+        accuracy: (T,) at each.
+        passes: (T,) heads an image, on average.
+        full: the accuracy with all heads.
+        heads: their number.
+    """
+
+    confidence: Tensor
+    accuracy: Tensor
+    passes: Tensor
+    full: float
+    heads: int
+
+
+def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve:
+    """Accuracy and cost of anytime prediction for many thresholds at once, from the outputs of all heads.
+
+    Args:
+        logits: (N, m, K), as `net(x)` gives them.
+        y: labels (N,).
+        confidences: the thresholds; by default 0 to 1, fine where probabilities crowd near 1.
+    """
+    if logits.ndim != 3 or y.shape != (len(logits),) or not len(y):
+        raise ValueError(f"logits {tuple(logits.shape)}, labels {tuple(y.shape)}; (N, heads, K) and (N,) are needed")
+    if confidences is None:
+        odds = torch.linspace(-4, 12, 641, dtype=torch.float64)
+        confidences = torch.cat([torch.zeros(1, dtype=torch.float64), odds.sigmoid(), torch.ones(1).double()])
+    number = logits.shape[1]
+    steps = torch.arange(1, number + 1, dtype=torch.float64, device=logits.device)
+    means = logits.double().cumsum(1) / steps[:, None]
+    sure, chosen = means.softmax(-1).max(-1)
+    right = (chosen == y[:, None]).double()
+    accuracy, passes = [], []
+    for threshold in confidences.tolist():
+        stops = sure >= threshold
+        stops[:, -1] = True
+        last = stops.double().argmax(1)  # the first head after which the image leaves
+        accuracy.append(float(right.gather(1, last[:, None]).mean()))
+        passes.append(float((last + 1).double().mean()))
+    full = float(right[:, -1].mean())
+    return Curve(confidences, torch.tensor(accuracy), torch.tensor(passes), full, number)
+
+
+def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1) -> float:
+    """The lowest threshold that keeps anytime prediction within so many points of the full model's accuracy.
+
+    It is the lowest from which on every higher one keeps to it too: a threshold that is good by luck is passed over.
+
+    Args:
+        logits: (N, m, K), the outputs of all heads on a validation split: never on the test set.
+        y: its labels (N,).
+        within: percentage points of accuracy that may be lost.
+    """
+    if not within >= 0:
+        raise ValueError(f"within: {within} was given; 0 or more percentage points are needed")
+    points = curve(logits, y)
+    keeps = points.accuracy >= points.full - within / 100 - 1e-9
+    from_here = keeps.flip(0).int().cumprod(0).flip(0).bool()
+    return float(points.confidence[from_here.nonzero()[0, 0]]) if from_here.any() else 1.0
+
+
+def calibrate_run(path: str | Path, *, within: float = 0.1, device: str = "auto") -> float:
+    """`calibrate` on the validation split of a run.
+
+    Raises:
+        ConfigError: where the run has none: a threshold chosen on the test set would make its figures worthless.
+    """
+    from transnet.train.evaluation import collect
+
+    try:
+        found = collect(path, split="val", device=device)
+        logits, y = found.views[0], found.labels
+    except ConfigError as error:
+        raise ConfigError(f"--confidence auto: {error}; give a number, such as 0.9") from None
+    return calibrate(logits, y, within=within)
+
+
+def draw(points: Curve, out: Path, *, chosen: float | None = None, title: str = "") -> list[Path]:
+    """The accuracy/cost curve as a figure, SVG and PNG.
+
+    Args:
+        points: what `curve` returned.
+        out: path of the figure without its ending.
+        chosen: a threshold to mark.
+        title: above the figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(points.passes, 100 * points.accuracy, color="#1f6f8b", label="anytime")
+    axes.axhline(100 * points.full, color="#999999", linestyle="--", linewidth=1, label=f"all {points.heads} heads")
+    if chosen is not None:
+        at = int((points.confidence - chosen).abs().argmin())
+        place = float(points.passes[at]), 100 * float(points.accuracy[at])
+        axes.plot(*place, "o", color="#c8553d", label=f"confidence {chosen:.3g}: {place[0]:.2f} passes")
+    axes.set(xlabel="passes of the backbone an image", ylabel="accuracy %", title=title)
+    axes.legend(frameon=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    files = [out.with_name(out.name + ending) for ending in (".svg", ".png")]
+    for file in files:
+        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+    return files

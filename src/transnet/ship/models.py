@@ -1,0 +1,180 @@
+"""Open a trained model wherever it lies: a run, an exported folder, an ONNX file, the Hugging Face Hub.
+
+>>> model = open_model("runs/t2")
+>>> probabilities = model.heads(model.prepare(Path("cat.jpg").read_bytes())[None]).mean(1).softmax(-1)
+
+Nothing in these files is executed: they are JSON, safetensors and ONNX, never pickles. Each is checked before it is
+believed, so that a file from a stranger ends in predictions or in an error.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from transnet.data.augment import View
+from transnet.data.decode import Pixels, decode_image, square, with_channels
+from transnet.model import TransNet
+from transnet.train.config import ConfigError
+from transnet.train.description import Description, of_export, of_run, read_json
+from transnet.train.run import load
+from transnet.train.weights import load_weights
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pt2")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model ready to use, whatever kind of file it came from.
+
+    Attributes:
+        source: what was opened.
+        about: classes, heads and preprocessing.
+        heads: normalised images (B, C, S, S) → logits (B, m, K), one row a head, without gradients.
+        network: the network, where there is one: a TransNet or the pruned classifier.
+    """
+
+    source: str
+    about: Description
+    heads: Callable[[Tensor], Tensor]
+    network: nn.Module | None = None
+
+    @property
+    def net(self) -> TransNet | None:
+        """The network with all its heads, for `transnet.anytime`; None where there is only one or a fixed graph."""
+        return self.network if isinstance(self.network, TransNet) else None
+
+    def prepare(self, encoded: bytes) -> Tensor:
+        """The bytes of an image file as the network wants it: (C, S, S), resized, cut and normalised.
+
+        Raises:
+            DataError: where they cannot be read as an image.
+        """
+        return self.normalise(self.shown(decode_image(encoded)))
+
+    def shown(self, pixels: Pixels) -> Pixels:
+        """The part of a decoded image that the network sees, (S, S, C) in 0…255."""
+        about = self.about
+        if about.channels == 1 and pixels.shape[2] == 3:  # as Pillow weighs colours
+            grey = pixels.astype(np.float64) @ [0.299, 0.587, 0.114]
+            pixels = grey.round().astype(np.uint8)[:, :, None]
+        stored = square(with_channels(pixels, about.channels), about.stored_size)
+        first = (about.stored_size - about.image_size) // 2
+        return stored[first : first + about.image_size, first : first + about.image_size]
+
+    def normalise(self, pixels: Pixels) -> Tensor:
+        """(S, S, C) in 0…255 → (C, S, S), as in training."""
+        about = self.about
+        view = View.of(
+            size=about.image_size, stored=about.stored_size, pad=0, mean=about.mean, std=about.std,
+            device=torch.device("cpu"),
+        )  # fmt: skip
+        return view.normalise(torch.from_numpy(np.ascontiguousarray(pixels))[None])[0]
+
+
+def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Model:
+    """Open a model of any kind for prediction.
+
+    Args:
+        source: a run's folder, a folder that `transnet prune` or `save_pretrained` made, an ``.onnx`` file, or
+            ``hf:owner/name`` (``hf:owner/name@revision``).
+        device: where to compute; ONNX files run on the CPU.
+
+    Raises:
+        ConfigError: where there is no model, or it is damaged, or its parts do not fit each other.
+    """
+    text = str(source)
+    if text.startswith("hf:"):
+        return _open_folder(download(text), text, device)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _open_folder(path, text, device)
+    if path.suffix in _PICKLES:
+        raise ConfigError(
+            f"{path}: loading a {path.suffix} file can run code in it, so it is not opened; give the run, or export it "
+            "with --format safetensors or onnx"
+        )
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; {_KINDS}")
+    if path.suffix == ".onnx":
+        return _open_onnx(path)
+    raise ConfigError(f"{path}: not a model; {_KINDS}")
+
+
+_KINDS = "a model is a run's folder, an exported folder, an .onnx file or hf:owner/name"
+
+
+def _open_folder(path: Path, source: str, device: str | torch.device) -> Model:
+    config, weights = path / "config.json", path / "model.safetensors"
+    if not weights.exists() and (path / "model.onnx").is_file():
+        return _open_onnx(path / "model.onnx")
+    if not weights.exists() and (path / "model.pt2").is_file():
+        return open_model(path / "model.pt2")
+    content = read_json(config, _KINDS)
+    if "train" in content:
+        return model_of(load(path).to(device), of_run(content, config), source)
+    about = of_export(content, config)
+    return model_of(load_network(weights, about).to(device), about, source)
+
+
+def load_network(weights: Path, about: Description) -> nn.Module:
+    """The described network with the weights of a safetensors file, compared before anything large is allocated."""
+
+    def folded(model: nn.Module) -> nn.Module:
+        from transnet.fold import fold
+
+        return fold(model.eval(), about.transforms[0], about.image_size)
+
+    return load_weights(weights, about.build, about.model, finish=folded if about.fold else None)
+
+
+def model_of(network: nn.Module, about: Description, source: str) -> Model:
+    """A network in memory as a `Model`."""
+    network.eval()
+    device = next(network.parameters()).device
+    whole = isinstance(network, TransNet)
+
+    @torch.inference_mode()
+    def heads(x: Tensor) -> Tensor:
+        logits = cast(Tensor, network(x.to(device))).float().cpu()
+        return logits if whole else logits[:, None]
+
+    return Model(source, about, heads, network)
+
+
+def _open_onnx(path: Path) -> Model:
+    from transnet.ship.graph import open_graph
+
+    about, heads = open_graph(path)
+    return Model(str(path), about, heads)
+
+
+def download(source: str, **options: Any) -> Path:
+    """The folder of a model on the Hub, kept in the Hub's own cache; its config and weights only.
+
+    Args:
+        source: ``hf:owner/name`` or ``hf:owner/name@revision``.
+        options: those of `huggingface_hub.snapshot_download`.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    name = source.removeprefix("hf:")
+    if not _REPOSITORY.fullmatch(name) or ".." in name:
+        raise ConfigError(f"{source}: not a repository; hf:owner/name or hf:owner/name@revision is needed")
+    repository, _, revision = name.partition("@")
+    if revision:
+        options["revision"] = revision
+    try:
+        folder = snapshot_download(repository, allow_patterns=["config.json", "model.safetensors"], **options)
+    except RepositoryNotFoundError:
+        raise ConfigError(f"{source}: the Hub has no such model, or it is private and you are not logged in") from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigError(f"{source} could not be downloaded ({str(error).splitlines()[0]})") from None
+    return Path(folder)

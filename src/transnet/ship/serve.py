@@ -1,0 +1,249 @@
+"""A page to try a model on: drop an image, see what each head sees, what it says, and how the anytime rule decides.
+
+    transnet serve runs/t2
+
+A server for one person at one machine. It answers on the loopback address, and only to pages it served itself: the
+Host and Origin of a request are compared, so that no other site's page can reach it through the person's browser. It
+takes JPEG, PNG and WebP up to 10 MB, keeps nothing, writes nothing, and its page loads nothing from elsewhere.
+"""
+
+import base64
+import io
+import ipaddress
+import json
+import secrets
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import torch
+
+from transnet import d4
+from transnet.data import DataError
+from transnet.data.decode import Pixels, decode_image
+from transnet.ship.models import Model, open_model
+from transnet.ship.predict import head_names
+from transnet.train.config import ConfigError
+from transnet.train.progress import say
+
+LARGEST_UPLOAD = 10 * 10**6
+MOST_PIXELS = 40 * 10**6
+FORMATS = ("JPEG", "PNG", "WEBP")
+_TOP = 5
+_SHOWN_SIDE = 224
+_PATIENCE_S = 20
+
+
+def serve(model: str, *, host: str, port: int, confidence: float, device: str = "auto", browser: bool = False) -> None:
+    """Serve until interrupted.
+
+    Args:
+        model: what `open_model` takes; a run shows all its heads.
+        host: the address to listen on.
+        port: 0 for any free one.
+        confidence: where the anytime rule's threshold stands at first.
+        device: where to compute.
+        browser: open the page.
+    """
+    from transnet.train.device import find_device
+    from transnet.train.distributed import World
+
+    if not 0 <= confidence <= 1:
+        raise ConfigError(f"--confidence: {confidence} was given; a probability from 0 to 1 is needed")
+    server = PageServer(open_model(model, device=find_device(device, World())), host, port, confidence)
+    say(f"{server.url}  (stop with Ctrl-C)")
+    if not _is_loopback(host):
+        say(f"warning: on {host} anybody who reaches this machine can use the model, without a password")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        say("stopped")
+    finally:
+        server.server_close()
+
+
+class PageServer(ThreadingHTTPServer):
+    """The server of one model's page.
+
+    Args:
+        model: what predicts.
+        host: the address to listen on.
+        port: 0 for any free one.
+        confidence: the page's first threshold.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, model: Model, host: str = "127.0.0.1", port: int = 0, confidence: float = 0.9) -> None:
+        self.model, self.confidence = model, confidence
+        self.turn = threading.Lock()  # one image at a time: more would only share the same processor
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"--host {host} --port {port}: {error}; --port 0 takes any free one") from None
+        number = self.server_address[1]
+        names = {host, "localhost", "127.0.0.1", "[::1]"} if _is_loopback(host) else {host}
+        self.hosts = {f"{name}:{number}" for name in names}
+        self.url = f"http://{host}:{number}/"
+
+
+def look(model: Model, encoded: bytes) -> dict[str, Any]:
+    """All that the page shows of one image: each head's view and classes, the ensemble, the anytime rule's steps.
+
+    Args:
+        model: what predicts.
+        encoded: the bytes of a JPEG, PNG or WebP file.
+
+    Raises:
+        DataError: where they are none, or have too many pixels.
+    """
+    pixels = model.shown(_decode(encoded))
+    logits = model.heads(model.normalise(pixels)[None])[0].double()
+    names = model.about.transforms
+    # The graph of a folded head has its transform inside: it is shown what the person sees.
+    views = [pixels if model.about.fold else _turned(pixels, name) for name in names]
+    running = (logits.cumsum(0) / torch.arange(1, len(logits) + 1)[:, None]).softmax(-1)
+    return {
+        "heads": [
+            {"name": title, "view": _data_url(view), "classes": _classes(model, p)}
+            for title, view, p in zip(head_names(names), views, logits.softmax(-1), strict=True)
+        ],
+        "ensemble": _classes(model, running[-1]),
+        "steps": [_classes(model, p)[0] for p in running],
+        "one_by_one": model.net is not None,
+    }
+
+
+def _decode(encoded: bytes) -> Pixels:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:  # reads the header only
+            width, height = image.size
+    except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
+        raise DataError("not a JPEG, PNG or WebP image, or its beginning is damaged") from error
+    if width * height > MOST_PIXELS:
+        raise DataError(f"{width}×{height} pixels; at most {MOST_PIXELS // 10**6} million are taken: scale it down")
+    return decode_image(encoded)
+
+
+def _turned(pixels: Pixels, name: str) -> Pixels:
+    turned = d4.apply(name, torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
+    return turned.permute(1, 2, 0).contiguous().numpy()
+
+
+def _data_url(pixels: Pixels) -> str:
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    if image.width < _SHOWN_SIDE:  # whole multiples of a pixel, to see what the network sees
+        factor = max(1, _SHOWN_SIDE // image.width)
+        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _classes(model: Model, p: torch.Tensor) -> list[dict[str, Any]]:
+    values, labels = p.topk(min(_TOP, len(p)))
+    found = zip(labels.tolist(), values.tolist(), strict=True)
+    return [{"class": model.about.classes[i], "probability": value} for i, value in found]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version, sys_version = "transnet", ""
+    protocol_version = "HTTP/1.1"
+    timeout = _PATIENCE_S
+
+    def do_GET(self) -> None:
+        """The page, and nothing else."""
+        if not self._from_here():
+            return
+        if self.path != "/":
+            self._refuse(HTTPStatus.NOT_FOUND, "there is only the page, at /")
+            return
+        once = secrets.token_urlsafe(16)
+        about = self.server.model.about
+        facts = {
+            "model": about.model, "heads": head_names(about.transforms), "classes": len(about.classes),
+            "size": about.image_size, "confidence": self.server.confidence, "largest": LARGEST_UPLOAD,
+        }  # fmt: skip
+        page = resources.files("transnet.ship").joinpath("page.html").read_text("utf-8")
+        # Inside a script element only "<" could end it early.
+        page = page.replace("__FACTS__", json.dumps(facts).replace("<", "\\u003c")).replace("__ONCE__", once)
+        policy = (
+            f"default-src 'none'; script-src 'nonce-{once}'; style-src 'nonce-{once}'; img-src data: blob:; "
+            "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+        )
+        self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": policy})
+
+    def do_POST(self) -> None:
+        """An image in, what the model says of it out."""
+        if not self._from_here():
+            return
+        if self.path != "/look":
+            self._refuse(HTTPStatus.NOT_FOUND, "images go to /look")
+            return
+        length = self.headers.get("Content-Length", "")
+        if "Transfer-Encoding" in self.headers or not length.isascii() or not length.isdigit():
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "the length of the image is needed")
+            return
+        if len(length) > 12 or int(length) > LARGEST_UPLOAD:
+            most = LARGEST_UPLOAD // 10**6
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an image of more than {most} MB; scale it down")
+            return
+        encoded = self.rfile.read(int(length))
+        try:
+            with self.server.turn:
+                content = look(self.server.model, encoded)
+        except (DataError, ConfigError) as error:
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+            return
+        self._answer(HTTPStatus.OK, json.dumps(content).encode(), "application/json")
+
+    def _from_here(self) -> bool:
+        """Whether the request was meant for this server, by a page of its own or by hand."""
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if host not in self.server.hosts:
+            self._refuse(HTTPStatus.FORBIDDEN, f"this server answers at {self.server.url} only")
+            return False
+        if origin is not None and origin.removeprefix("http://") not in self.server.hosts:
+            self._refuse(HTTPStatus.FORBIDDEN, "this server answers its own page only")
+            return False
+        return True
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self.close_connection = True  # what is left of the request is not read
+        self._answer(status, json.dumps({"error": reason}).encode(), "application/json")
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        standard = {
+            "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }  # fmt: skip
+        if self.close_connection:
+            standard["Connection"] = "close"
+        for name, value in {**standard, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: what a person tries is kept nowhere."""

@@ -1,0 +1,50 @@
+"""How every figure is drawn: one palette, sizes that stay legible in print and on a phone, the same file formats."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+# Okabe and Ito's palette: distinct for colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vP*"
+FORMATS = (".svg", ".pdf", ".png")
+
+
+def new_figure(panels: int = 1) -> tuple[Any, Any]:
+    """A figure of one panel or several beside each other, and its axes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, panels, figsize=(7, 3.6), layout="constrained")
+    for one in [axes] if panels == 1 else axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(axis="y", color="#999999", alpha=0.3, linewidth=0.6)
+    return figure, axes
+
+
+def save(figure: Any, path: Path) -> list[Path]:
+    """Write the figure in every format; the same figure gives the same bytes in SVG and PDF."""
+    import matplotlib.pyplot as plt
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    # Text stays text in the SVG; the salt keeps the ids of several figures in one page apart.
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name, "pdf.fonttype": 42}):
+        for suffix in FORMATS:
+            file = path.with_name(path.name + suffix)
+            undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+            figure.savefig(file, dpi=160, metadata=undated, transparent=suffix == ".svg")
+            written.append(file)
+    plt.close(figure)
+    return written
+
+
+def inline(svg: str) -> str:
+    """A figure's SVG to stand inside a page: as wide as its place, black as the page's own text colour."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    return svg.replace("#000000", "currentColor")

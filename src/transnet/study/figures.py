@@ -1,0 +1,87 @@
+"""Figs. 3 and 4 from finished runs. Figs. 5 and 6 are drawn by `transnet.study.kernels`."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from transnet.measure.metrics import mean_and_error
+from transnet.study.drawing import COLOURS, MARKERS, new_figure, save
+from transnet.study.finished import FinishedRun, Group
+
+CURVES = {"base": "m base", "PT2": "m PT2", "Tm": "one Tm"}
+
+
+def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder: Path) -> list[Path]:
+    """Fig. 3: accuracy against instances, from what `measure_ensembles` returned."""
+    figure, axes = new_figure()
+    for i, (curve, points) in enumerate(curves.items()):
+        if not points:
+            continue
+        at = [point["instances"] + 0.05 * (i - 1) for point in points]
+        summary = [mean_and_error([100 * entry["accuracy"] for entry in point["ensembles"]]) for point in points]
+        axes.errorbar(
+            at, [mean for mean, _ in summary], [error or 0 for _, error in summary], marker=MARKERS[i],
+            color=COLOURS[i], markersize=5, capsize=3, linewidth=1.5, label=CURVES[curve],
+        )  # fmt: skip
+    axes.set(
+        xlabel="instances processed for a prediction, m", ylabel="test accuracy %", xticks=[1, 2, 3, 4],
+        title=f"Ensembles on {group.data}, mean ± standard error over disjoint ones",
+    )  # fmt: skip
+    axes.legend(frameon=False, fontsize=9)
+    return save(figure, folder / f"{group.name}-ensembles")
+
+
+def draw_generalization(group: Group, folder: Path) -> list[Path]:
+    """Fig. 4: learning curves of base and PT2, and test over train loss against the number of heads."""
+    figure, (left, right) = new_figure(2)
+    for i, (kind, title) in enumerate((("base", "base"), ("t2", "PT2"))):
+        runs = group.compared(kind)
+        if not runs:
+            continue
+        epochs, test, train = _curves(runs)
+        left.plot(epochs, test, color=COLOURS[i], linewidth=1.5, label=f"{title}, test")
+        left.plot(epochs, train, color=COLOURS[i], linewidth=1.2, linestyle="--", label=f"{title}, training")
+    left.set(xlabel="epoch", ylabel="cross-entropy", title=f"Learning curves, {group.data}", yscale="log")
+    low, high = left.get_ylim()
+    left.yaxis.set_major_formatter("{x:g}")
+    # Between the powers of ten only where there are too few of them to read a value by.
+    left.yaxis.set_minor_formatter("{x:.3g}" if high < 3 * low else "")
+    left.legend(frameon=False, fontsize=8)
+    series = (
+        ("PTm", {1: "base", 2: "t2", 3: "t3", 4: "t4"}),
+        ("base, m× epochs", {1: "base", 2: "base-x2", 3: "base-x3", 4: "base-x4"}),
+    )
+    for i, (title, kinds) in enumerate(series):
+        points = {m: ratios for m, kind in kinds.items() if (ratios := ratios_of(group.compared(kind)))}
+        if len(points) < 2:
+            continue
+        summary = [mean_and_error(ratios) for ratios in points.values()]
+        right.errorbar(
+            [m + 0.05 * (i - 0.5) for m in points], [mean for mean, _ in summary], [e or 0 for _, e in summary],
+            marker=MARKERS[1 - i], color=COLOURS[1 - i], markersize=5, capsize=3, linewidth=1.5, label=title,
+            linestyle="-" if i == 0 else ":",
+        )  # fmt: skip
+    right.set(
+        xlabel="m, in training", ylabel="test loss / train loss", title="Generalisation score", xticks=[1, 2, 3, 4]
+    )
+    if right.get_legend_handles_labels()[0]:
+        right.legend(frameon=False, fontsize=8)
+    return save(figure, folder / f"{group.name}-generalization")
+
+
+def ratios_of(runs: list[FinishedRun]) -> list[float]:
+    """The generalisation scores of runs: lower is better."""
+    return [run.result["generalization"] for run in runs if run.result["generalization"] is not None]
+
+
+def _curves(runs: list[FinishedRun]) -> tuple[list[int], list[float], list[float]]:
+    """Epochs, and the identity head's losses on the test set and, while training, the training set: means of runs."""
+    test: dict[int, list[float]] = {}
+    train: dict[int, list[float]] = {}
+    for run in runs:
+        for entry in run.metrics:
+            if entry.get("test"):
+                test.setdefault(entry["epoch"], []).append(entry["test"]["pruned"]["loss"])
+                train.setdefault(entry["epoch"], []).append(entry["loss"][0])
+    epochs = sorted(test)
+    return epochs, [statistics.fmean(test[e]) for e in epochs], [statistics.fmean(train[e]) for e in epochs]

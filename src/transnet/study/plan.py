@@ -1,0 +1,186 @@
+"""What a table or figure needs: its runs, each with a folder of its own that all targets share.
+
+    OUT/runs/cifar100-fast-t2-s0        data set, recipe, kind, seed
+
+Planning the same study twice gives the same folders, so a finished run is never trained again, and more seeds are
+only more folders.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from transnet import recipes
+from transnet.train.config import ConfigError, TrainConfig, differences, from_dict, to_dict
+
+Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "invariance", "all"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to train: what differs from the base classifier."""
+
+    transforms: str
+    heads: Literal["separate", "shared"] = "separate"
+    epochs: int = 1  # times the base's
+
+    @property
+    def cost(self) -> int:
+        """Training passes, in those of the base."""
+        return self.epochs * len(self.transforms.split(","))
+
+
+KINDS = {
+    "base": Kind("r0"),
+    "t2": Kind("r0,r1"),
+    "t3": Kind("r0,r1,r2"),
+    "t4": Kind("r0,r1,r2,r3"),
+    "alg": Kind("r0,r1", heads="shared"),
+    "arch": Kind("r0,r0"),
+    # Equal compute: the base with as many training passes as T2, T3 and T4 take.
+    "base-x2": Kind("r0", epochs=2),
+    "base-x3": Kind("r0", epochs=3),
+    "base-x4": Kind("r0", epochs=4),
+}
+
+_HEADS = ("base", "t2", "t3", "t4")
+_EQUAL = ("base-x2", "base-x3", "base-x4")
+TARGETS: dict[str, tuple[str, ...]] = {
+    "pruned": _HEADS + _EQUAL,
+    "full": _HEADS + _EQUAL,
+    "ablation": ("base", "alg", "arch", "t2", "base-x2"),
+    "ensembles": _HEADS,
+    "generalization": _HEADS + _EQUAL,
+    "invariance": _HEADS,
+}
+MEMBERS = 4  # the largest ensemble of Fig. 3: so many base and T2 runs it needs
+_NAME = re.compile(rf"(?P<group>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Train what a table or figure of the paper needs, and write the report: DIR/report.html.
+
+    pruned: Table 2. full: Table 3. ablation: Table 4. ensembles: Fig. 3. generalization: Fig. 4. invariance: Figs. 5
+    and 6. Runs are shared between them. Calling it again goes on where it stopped; more seeds train only the new ones.
+
+    Example: transnet reproduce pruned --data cifar100 --seeds 3 --out reproduced
+    """
+
+    target: Annotated[tyro.conf.Positional[Target], tyro.conf.arg(metavar="TARGET")]
+    """pruned, full, ablation, ensembles, generalization, invariance or all."""
+    data: str = "cifar100"
+    """A data set's name, a folder or an .npz file, as for `transnet train`."""
+    seeds: int = 3
+    """Runs of each kind, seeds 0…N−1. Ensembles take at least four of base and T2."""
+    epochs: int | None = None
+    """Of the base; the equal-compute base trains 2, 3 and 4 times as long. None: the recipe's."""
+    recipe: Literal["fast", "paper"] = "fast"
+    """Base and TransNet take the same."""
+    model: str | None = None
+    """Backbone. None: the data set's default."""
+    train_fraction: float = 1.0
+    """Share of the training images to use."""
+    out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "reproduced"
+    """Folder of the study: runs/, logs/, figures/, report.html. Several data sets and recipes may share it."""
+    on: Literal["here", "ray"] = "here"
+    """here: processes of this machine. ray: a Ray cluster, with DIR on storage that all nodes share."""
+    jobs: int | None = None
+    """Runs at once on each GPU, or on the CPU where there is none. None: 1 per GPU, 1 per CPU core."""
+    device: str = "auto"
+    """cpu or cuda. auto: a GPU where there is one."""
+    checkpoint_every: int = 1
+    """Epochs between checkpoints: what a killed study loses at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "epochs", "jobs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name}: {value} was given; at least 1 is needed")
+        if self.on == "ray" and self.jobs and self.device == "cpu":
+            raise ConfigError("--jobs: on Ray a run on the CPU takes one core; leave it out, or give --device cuda")
+
+    @property
+    def group(self) -> str:
+        """What the study's runs have in common, as the first part of their names."""
+        name = Path(self.data).stem if "/" in self.data or Path(self.data).suffix else self.data
+        return re.sub(r"[^A-Za-z0-9_.]+", "_", name) + f"-{self.recipe}"
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The tables and figures asked for."""
+        return tuple(TARGETS) if self.target == "all" else (self.target,)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that a study needs."""
+
+    name: str
+    kind: str
+    seed: int
+    config: TrainConfig
+
+
+def plan(study: Study) -> list[PlannedRun]:
+    """The study's runs, seed by seed so that a first table stands early, the longest of each seed first.
+
+    Raises:
+        ConfigError: where the folder holds runs of that name with other settings.
+    """
+    wanted: set[tuple[int, str]] = set()
+    for target in study.targets:
+        for kind in TARGETS[target]:
+            least = MEMBERS if target == "ensembles" and kind in ("base", "t2") else 1
+            wanted |= {(seed, kind) for seed in range(max(study.seeds, least))}
+    order = sorted(wanted, key=lambda run: (run[0], -KINDS[run[1]].cost, run[1]))
+    runs = [PlannedRun(f"{study.group}-{kind}-s{seed}", kind, seed, _config(study, kind, seed)) for seed, kind in order]
+    for run in runs:
+        _check_settings(run)
+    return runs
+
+
+def parse_name(name: str) -> tuple[str, str, int] | None:
+    """A run folder's group, kind and seed; None for a folder that no study made."""
+    found = _NAME.fullmatch(name)
+    return (found["group"], found["kind"], int(found["seed"])) if found else None
+
+
+def _config(study: Study, kind: str, seed: int) -> TrainConfig:
+    settings: dict[str, Any] = recipes.settings(study.recipe, study.data)
+    epochs = study.epochs or settings.get("epochs") or TrainConfig.epochs
+    how = KINDS[kind]
+    out = Path(study.out) / "runs" / f"{study.group}-{kind}-s{seed}"
+    return from_dict(
+        {
+            **settings,
+            "data": study.data,
+            "out": str(out),
+            "model": study.model,
+            "transforms": how.transforms,
+            "heads": how.heads,
+            "seed": seed,
+            "epochs": epochs * how.epochs,
+            "train_fraction": study.train_fraction,
+            "device": study.device,
+            "checkpoint_every": study.checkpoint_every,
+            "tensorboard": False,
+            "resume": True,
+        }
+    )
+
+
+def _check_settings(run: PlannedRun) -> None:
+    """Say it before anything is trained: one folder holds one set of settings per data set and recipe."""
+    from transnet.train.run import Run
+
+    folder = Run(run.config.out)
+    if not folder.config.exists():
+        return
+    before, now = folder.read_config().get("train", {}), to_dict(run.config)
+    now["model"] = now["model"] or before.get("model")
+    if found := differences(before, now):
+        raise ConfigError(f"--out: {folder.path} was begun with other settings: {'; '.join(found)}; give another --out")

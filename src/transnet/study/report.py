@@ -1,0 +1,212 @@
+"""One page of all that a study found: a single HTML file that needs no network and opens from the disk."""
+
+import dataclasses
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from transnet import recipes
+from transnet.study.drawing import inline
+from transnet.study.figure_tables import ensembles_sheet, generalization_sheet, invariance_sheet
+from transnet.study.figures import draw_ensembles, draw_generalization
+from transnet.study.finished import FinishedRun, Group, read_folder
+from transnet.study.kernels import draw
+from transnet.study.measured import measure
+from transnet.study.run_curves import curves_of
+from transnet.study.sheets import Cell, Sheet
+from transnet.study.tables import rows_of, table
+from transnet.train.checkpoint import write_atomically
+from transnet.train.config import TrainConfig, from_dict
+from transnet.train.run import command
+
+KIND_TITLES = {
+    "base": "base", "t2": "T2 / PT2", "t3": "T3 / PT3", "t4": "T4 / PT4", "alg": "Alg. only", "arch": "Arch. only",
+    "base-x2": "base, 2× epochs", "base-x3": "base, 3× epochs", "base-x4": "base, 4× epochs",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure of the page."""
+
+    title: str
+    svg: str
+    caption: str
+    sheet: Sheet | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A data set and recipe: its findings, tables, figures and runs."""
+
+    group: Group
+    findings: list[str]
+    facts: dict[str, str]
+    tables: list[Sheet]
+    figures: list[Figure]
+    runs: list[dict[str, Any]]
+    run_sheet: Sheet
+
+
+def write_report(out: str | Path, *, device: str = "auto") -> Path:
+    """Write ``report.html``, and its tables and figures as files, from the finished runs of a study's folder.
+
+    Args:
+        out: the study's folder.
+        device: where networks are measured, where that was not done before.
+    """
+    folder = Path(out)
+    sections = [_section(group, folder, device) for group in read_folder(folder)]
+    for section in sections:
+        for sheet in (*section.tables, *(figure.sheet for figure in section.figures if figure.sheet)):
+            path = folder / "tables" / f"{section.group.name}-{sheet.key}"
+            path.parent.mkdir(exist_ok=True)
+            path.with_name(path.name + ".md").write_text(sheet.markdown())
+            path.with_name(path.name + ".csv").write_text(sheet.comma_separated())
+    page = folder / "report.html"
+    write_atomically(page, _render(sections).encode())
+    return page
+
+
+def _section(group: Group, folder: Path, device: str) -> Section:
+    measured = measure(group, folder, device=device)
+    tables = [sheet for target in ("pruned", "full", "ablation") if (sheet := table(group, target))]
+    figures = []
+    drawn = folder / "figures"
+    if (curves := measured["ensembles"]) and any(len(points) > 1 for points in curves.values()):
+        caption = "Every instance is one complete pass from image to output; an ensemble is the mean of the outputs."
+        figures.append(
+            _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
+        )
+    if group.compared("base") and group.compared("t2"):
+        caption = (
+            "Left: loss of the identity head, mean over seeds; while training it is that of augmented images. "
+            "Right: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
+            "the base of m× epochs."
+        )
+        figures.append(
+            _figure("Fig. 4: generalisation", draw_generalization(group, drawn), caption, generalization_sheet(group))
+        )
+    if (kernels := measured["invariance"]) and len(kernels["runs"]) > 1:
+        files = draw(kernels, drawn, prefix=f"{group.name}-")
+        caption = (
+            "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant."
+        )
+        figures.append(_figure("Fig. 5: kernel invariance by layer", files[: len(files) // 2], caption))
+        figures.append(
+            _figure("Fig. 6: the last layer's kernels", files[len(files) // 2 :], caption, invariance_sheet(kernels))
+        )
+    runs = [_run(run) for run in group.all_runs]
+    return Section(group, _findings(group), _facts(group), tables, figures, runs, _run_sheet(group))
+
+
+def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = None) -> Figure:
+    svg = next(file for file in files if file.suffix == ".svg")
+    return Figure(title, inline(svg.read_text()), caption, sheet)
+
+
+def _findings(group: Group) -> list[str]:
+    """What two heads gained, against the base and against the base of equal passes, with the error."""
+    found = []
+    for target, name in (("pruned", "PT2"), ("full", "T2")):
+        row = next((row for row in rows_of(group, target) if row.name == name), None)
+        if row is None:
+            continue
+        for gap, other in ((row.to_base, "the base"), (row.to_equal, "the base of equal training passes")):
+            if gap is None:
+                continue
+            if gap.low is None:
+                found.append(f"{name} against {other}: {gap.mean:+.2f} points, no interval (n = {len(row.values)}).")
+            else:
+                verdict = "outside the error" if gap.certain else "inside the error"
+                found.append(
+                    f"{name} against {other}: {gap.mean:+.2f} points, 95 % interval {gap.low:+.2f} to {gap.high:+.2f}, "
+                    f"{verdict} (n = {len(row.values)})."
+                )
+    return found
+
+
+def _facts(group: Group) -> dict[str, str]:
+    """What all runs of a group have in common, or where they differ."""
+    some = group.some
+    data = some.result["config"]["data"]
+    base = group.runs.get("base", [some])[0]
+
+    def every(*names: str) -> str:
+        values = []
+        for run in group.all_runs:
+            value: Any = run.result
+            for name in names:
+                value = value[name]
+            values.append(str(value))
+        return ", ".join(sorted(set(values)))
+
+    flip = "each image and its mirror image, outputs averaged" if some.protocol == "test_flip" else "the plain image"
+    return {
+        "data": f"{data['name']}, {data['sizes']['train']:,} training and {data['sizes']['test']:,} test images, "
+        f"{len(data['classes'])} classes, {data['image_size']}×{data['image_size']}",
+        "backbone": every("config", "train", "model"),
+        "recipe": f"{some.settings['recipe']}: {base.settings['epochs']} epochs of the base, "
+        f"batch {some.settings['batch_size']}, learning rate {some.settings['lr']:g}, {some.settings['schedule']}",
+        "tested on": flip + "; nothing was selected on the test set",
+        "runs": f"{len(group.all_runs)}" + (f"; failed: {', '.join(group.failed)}" if group.failed else ""),
+        "training time": f"{sum(run.result['train_seconds'] for run in group.all_runs) / 60:.1f} minutes in all",
+        "device": every("device"),
+        "torch": every("versions", "torch"),
+        "commit": every("commit"),
+    }
+
+
+def _run(run: FinishedRun) -> dict[str, Any]:
+    loss, accuracy = curves_of(run.metrics)
+    settings = {name: value for name, value in run.settings.items() if name not in ("out", "resume")}
+    return {
+        "name": run.name, "title": f"{KIND_TITLES[run.kind]}, seed {run.seed}", "settings": settings,
+        "command": _command(run), "loss": loss, "accuracy": accuracy,
+        "heads": run.result[run.protocol]["heads"], "seconds": run.result["train_seconds"],
+        "device": run.result["device"],
+    }  # fmt: skip
+
+
+def _command(run: FinishedRun) -> str:
+    """What does the run again; where it lay and how often it was saved is no part of it."""
+    settings = from_dict(run.settings)
+    neutral = dataclasses.replace(
+        settings, out=f"runs/{run.name}", checkpoint_every=TrainConfig.checkpoint_every, tensorboard=True, device="auto"
+    )
+    return command(neutral, recipes.settings(settings.recipe, settings.data))
+
+
+def _run_sheet(group: Group) -> Sheet:
+    rows = []
+    for run in group.all_runs:
+        pruned, full = (100 * run.score(part)["accuracy"] for part in ("pruned", "full"))
+        ratio, seconds = run.result["generalization"], run.result["train_seconds"]
+        rows.append(
+            (
+                Cell(run.name, run.name), Cell(KIND_TITLES[run.kind], run.kind), Cell(str(run.seed), run.seed),
+                Cell(f"{pruned:.2f}", pruned), Cell(f"{full:.2f}", full),
+                Cell(f"{ratio:.3f}" if ratio else "–", ratio),
+                Cell(str(run.settings["epochs"]), run.settings["epochs"]), Cell(f"{seconds:,.0f}", seconds),
+            )
+        )  # fmt: skip
+    columns = ("run", "kind", "seed", "pruned %", "all heads %", "test / train loss", "epochs", "seconds")
+    return Sheet("runs", "Every run", columns, tuple(rows))
+
+
+def _render(sections: list[Section]) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    import transnet
+
+    pages = Environment(
+        loader=PackageLoader("transnet", "study/page"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    pages.filters["download"] = _download
+    return pages.get_template("report.html").render(sections=sections, version=transnet.__version__)
+
+
+def _download(text: str, kind: str) -> str:
+    """A text as an address that a link can hand out as a file."""
+    return f"data:text/{kind};charset=utf-8,{urllib.parse.quote(text)}"

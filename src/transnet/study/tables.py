@@ -1,0 +1,155 @@
+"""Tables 2, 3 and 4 from finished runs: ours beside the paper's, each gain with its price and its error.
+
+Every row says how many runs stand behind it. ± is the standard error; a difference carries Welch's 95 % interval. A
+figure is bold only where its lead over the second best is outside the error, so never with one seed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transnet.measure.metrics import Difference, difference, mean_and_error
+from transnet.study import sheets
+from transnet.study.finished import FinishedRun, Group
+from transnet.study.paper import N, Published, published
+from transnet.study.plan import KINDS
+from transnet.study.sheets import NOTHING, Cell, Sheet
+
+# Of each table: (title, kind of run, which classifier of it), in the paper's order.
+_EQUAL = tuple((f"base, {m}× epochs", f"base-x{m}", "pruned") for m in (2, 3, 4))
+_ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "pruned": (("base", "base", "pruned"), *((f"PT{m}", f"t{m}", "pruned") for m in (2, 3, 4)), *_EQUAL),
+    "full": (("base", "base", "full"), *((f"T{m}", f"t{m}", "full") for m in (2, 3, 4)), *_EQUAL),
+    "ablation": (
+        ("base", "base", "pruned"), ("Alg. only", "alg", "pruned"), ("Arch. only", "arch", "pruned"),
+        ("PT2", "t2", "pruned"), _EQUAL[0],
+    ),
+}  # fmt: skip
+TITLES = {
+    "pruned": "Table 2: base and pruned, the same cost at prediction",
+    "full": "Table 3: base and all heads, m times the cost at prediction",
+    "ablation": "Table 4: the algorithm alone, the architecture alone, both",
+}
+COLUMNS = (
+    "model", "accuracy %", "n", "to base", "to base of equal passes", "paper %", "ours − paper", "training passes",
+    "passes an image", "parameters",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: accuracies in percent, one a run, what they gain over what, and what they cost."""
+
+    name: str
+    values: tuple[float, ...]
+    to_base: Difference | None
+    to_equal: Difference | None
+    paper: Published | None
+    train_passes: int
+    predict_passes: int
+    parameters: int
+    leads: bool = False
+
+    @property
+    def mean(self) -> float:
+        """Of the runs."""
+        return mean_and_error(self.values)[0]
+
+    @property
+    def error(self) -> float | None:
+        """The standard error; None for one run."""
+        return mean_and_error(self.values)[1]
+
+    @property
+    def to_paper(self) -> tuple[float, float | None] | None:
+        """Ours − the paper's, with the standard error of that difference."""
+        if self.paper is None:
+            return None
+        error = math.hypot(self.error, self.paper.error) if self.error is not None else None
+        return self.mean - self.paper.accuracy, error
+
+
+def rows_of(group: Group, target: str) -> list[Row]:
+    """A table's rows; none where base or every other row is missing."""
+    found = [(name, kind, part, runs) for name, kind, part in _ROWS[target] if (runs := group.compared(kind))]
+    if len(found) < 2 or found[0][0] != "base":
+        return []
+    base = accuracies(found[0][3], "pruned")
+    parameters = found[0][3][0].result["cost"]["parameters"]
+    rows = []
+    for name, kind, part, runs in found:
+        values, cost = accuracies(runs, part), runs[0].result["cost"]
+        equal = group.compared(f"base-x{KINDS[kind].cost}") if KINDS[kind].epochs == 1 else []
+        rows.append(
+            Row(
+                name=name,
+                values=values,
+                to_base=difference(values, base) if name != "base" else None,
+                to_equal=difference(values, accuracies(equal, "pruned")) if equal else None,
+                paper=published(name, group.data),
+                train_passes=cost["train_passes"],
+                predict_passes=runs[0].score(part)["passes"],
+                # Pruned, or with one head under all transforms, a network is as large as the base.
+                parameters=cost["parameters"] if part == "full" else parameters,
+            )
+        )
+    return _mark_leader(rows)
+
+
+def table(group: Group, target: str) -> Sheet | None:
+    """The table of a target (pruned, full, ablation); None where base or every other row of it is missing."""
+    rows = rows_of(group, target)
+    if not rows:
+        return None
+    sheet = Sheet(target, TITLES[target], COLUMNS, tuple(_cells(row) for row in rows), _notes(group, rows))
+    return sheet.without_empty()
+
+
+def accuracies(runs: Sequence[FinishedRun], part: str) -> tuple[float, ...]:
+    """In percent, of ``pruned`` or ``full``, by the runs' protocol."""
+    return tuple(100 * run.score(part)["accuracy"] for run in runs)
+
+
+def _mark_leader(rows: list[Row]) -> list[Row]:
+    best, second = sorted(rows, key=lambda row: row.mean, reverse=True)[:2]
+    leads = difference(best.values, second.values).certain
+    return [replace(row, leads=leads and row is best) for row in rows]
+
+
+def _cells(row: Row) -> tuple[Cell, ...]:
+    accuracy = sheets.figure(row.mean, row.error, strong=row.leads)
+    each = tuple((f"run {i + 1}", value) for i, value in enumerate(row.values))
+    return (
+        sheets.name(row.name),
+        replace(accuracy, more=(*accuracy.more, *each)),
+        sheets.seeds(len(row.values)),
+        sheets.gap(row.to_base),
+        sheets.gap(row.to_equal),
+        sheets.figure(*row.paper) if row.paper else NOTHING,
+        sheets.figure(*row.to_paper, signed=True) if row.to_paper else NOTHING,
+        sheets.count(row.train_passes),
+        sheets.count(row.predict_passes),
+        sheets.count(row.parameters),
+    )
+
+
+def _notes(group: Group, rows: Sequence[Row]) -> tuple[str, ...]:
+    notes = [
+        "base, m× epochs: the base classifier with as many training passes as m heads take.",
+        "Tested on each image and its mirror image, outputs averaged: the paper's protocol, two passes each."
+        if group.some.protocol == "test_flip"
+        else "Tested on the plain image: this data set is not mirrored in training, so it is not in the test.",
+    ]
+    sizes = sorted({len(row.values) for row in rows})
+    if sizes == [1]:
+        notes.append("One seed: no errors, no intervals, nothing bold.")
+    else:
+        notes.append(
+            f"Mean ± standard error, n = {' or '.join(map(str, sizes))} seeds; differences with Welch's 95 % interval. "
+            "Bold: ahead of the second best by more than the error."
+        )
+    if any(row.paper for row in rows):
+        notes.append(f"The paper: mean ± standard error of {N} repetitions.")
+    else:
+        notes.append(f"The paper has no figures for {group.data}.")
+    return tuple(notes)

@@ -1,0 +1,74 @@
+"""One run of a study in a process of its own, which ends with the process that started it, its state saved."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from transnet.train.config import TrainConfig
+
+STOPPED = 3  # exit status of a run that was asked to stop and saved its state
+
+
+def train_alone(config: TrainConfig) -> dict[str, Any]:
+    """Train a run, or go on with it, while no other process does so.
+
+    A process that was given up, because its machine seemed dead, may still be writing: two must never share a folder.
+    """
+    from transnet.train.loop import train
+
+    with _lock(Path(config.out)):
+        return train(config, quiet=True)
+
+
+def work(config: TrainConfig, log: Path, environment: dict[str, str], threads: int) -> None:
+    """What a run's process does. Exit status: 0 finished, 3 stopped, 1 failed, with the reason as the log's last line.
+
+    Args:
+        config: the run.
+        log: where everything goes that is said.
+        environment: set before anything looks at it, such as the GPU to use.
+        threads: of the CPU.
+    """
+    os.setsid()  # Ctrl-C in the terminal reaches the study alone, which asks each run once
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environment)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    from transnet.train.interrupt import Stopped
+
+    torch.set_num_threads(threads)
+    try:
+        train_alone(config)
+    except Stopped:
+        sys.exit(STOPPED)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+def _lock(folder: Path) -> AbstractContextManager[Any]:
+    from filelock import FileLock
+
+    locks = folder.parent.parent / "logs"
+    locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(locks / f"{folder.name}.lock")
+    try:
+        with lock:
+            return lock
+    except (NotImplementedError, OSError):  # a file system without locks
+        return nullcontext()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,153 @@
+"""A run's parts, built from its settings: data, network, feed and step."""
+
+import dataclasses
+
+import torch
+from torch import nn
+
+from transnet import backbones, d4, recipes
+from transnet.data import DataSet, open_data
+from transnet.data.augment import View, seed_for
+from transnet.model import TransNet
+from transnet.train.config import ConfigError, TrainConfig
+from transnet.train.device import autocast_for, device_name, fits_on_device, sgd
+from transnet.train.distributed import World, restarts
+from transnet.train.look import Looker
+from transnet.train.objective import objective_of
+from transnet.train.progress import say
+from transnet.train.run import CUSTOM, Run, command, describe
+from transnet.train.schedule import learning_rates
+from transnet.train.step import Feed, Step
+
+
+class Prepared:
+    """The parts of a run, by name: ``data``, ``net``, ``feed``, ``step``, ``look``, ``optimizer``, ``rates``."""
+
+    def __init__(
+        self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *, quiet: bool
+    ) -> None:
+        d4.parse(config.transforms)  # a mistake there is said before anything is read
+        self.world, self.device, self.quiet = processes, device, quiet
+        self.speaks = processes.first and not quiet
+        # Not every node counts a restart.
+        resume = processes.any(config.resume or restarts() > 0, device)
+        self.config = dataclasses.replace(config, resume=resume)
+        self.run = Run(config.out)
+        self.given = model
+        self.seconds = 0.0  # of training, over all sessions of the run
+
+    def prepare(self) -> None:
+        """Open the data, build the network and the step, and only then begin the run's folder."""
+        config = self.config
+        cuda = self.device.type == "cuda"
+        self.data = data = self._open()
+        name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
+        self.config = config = dataclasses.replace(config, model=name if self.given is None else CUSTOM)
+        self.content = describe(config, data)
+        self.flip: bool = self.content["data"]["flip"]
+        self.net = self._network(name)
+        if self.world.first:  # a mistake in the settings must not leave a folder behind
+            self.run.begin(self.content, resume=config.resume)
+        self.world.barrier()
+        for pair in natural_pairs(self.net.transforms) if self.flip else ():
+            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
+        self.autocast = autocast_for(config.precision, self.device)
+        view = View.of(
+            size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
+            mean=data.mean, std=data.std, device=self.device,
+        )  # fmt: skip
+        self.resident = fits_on_device(data, config.storage, self.device)
+        say(self._introduction(), shown=self.speaks)
+        images = data.train.resident(data.stored_size, progress=self.speaks).to(self.device) if self.resident else None
+        mixes = bool(config.mixup or config.cutmix)
+        self.feed = Feed(images, data.train.labels, view, config.batch_size, self.world, self.device, mixes=mixes)
+        self.look = Looker(
+            view, self.world, self.device, resident=self.resident, workers=config.workers, progress=self.speaks
+        )
+        self.rates = learning_rates(config, self.feed.steps)
+        self.optimizer = sgd(self.net, config, self.device)
+        together = self.world.size > 1
+        self.step = Step(
+            self.net,
+            self.optimizer,
+            self.feed,
+            objective_of(config),
+            self.rates,
+            classes=len(data.classes),
+            autocast=self.autocast,
+            compile=config.compile and cuda,
+            capture=config.cuda_graph and cuda and not together,
+            module=nn.parallel.DistributedDataParallel(self.net) if together else None,
+        )
+
+    def _open(self) -> DataSet:
+        config = self.config
+
+        def opened() -> DataSet:
+            return open_data(
+                config.data, image_size=config.image_size,
+                val_fraction=config.val_fraction, train_fraction=config.train_fraction,
+                on_bad_image=config.on_bad_image, label_column=config.label_column, progress=self.speaks,
+            )  # fmt: skip
+
+        # The first process fills the caches, the others read them.
+        if self.world.size == 1:
+            return opened()
+        if self.world.first:
+            data = opened()
+        self.world.barrier()
+        return data if self.world.first else opened()
+
+    def _network(self, name: str) -> TransNet:
+        config, data = self.config, self.data
+        # Backbone first: base and TransNet of one seed start from the same one.
+        torch.manual_seed(seed_for(config.seed, "init"))
+        model = self.given
+        if model is None:
+            model = backbones.create(
+                name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
+                pretrained=config.pretrained,
+            )  # fmt: skip
+        if config.sync_bn:
+            if self.device.type != "cuda" or self.world.size == 1:
+                raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
+        if config.channels_last and self.device.type == "cuda":
+            net = net.to(memory_format=torch.channels_last)
+        self._try(net, name)
+        return net.train()
+
+    def _try(self, net: TransNet, name: str) -> None:
+        """One made-up batch, so that a model that does not fit the images is a message and not a traceback."""
+        data = self.data
+        images = torch.zeros(2, data.channels, data.image_size, data.image_size, device=self.device)
+        try:
+            with torch.no_grad():
+                net.eval()(images)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+            size = f"{data.image_size}×{data.image_size}"
+            raise ConfigError(f"--model: {name} does not work on {size} images: {error}") from error
+
+    def _introduction(self) -> str:
+        config, data = self.config, self.data
+        where = "on the device" if self.resident else f"streamed by {config.workers} workers"
+        skipped = f", {len(data.skipped)} bad images left out" if data.skipped else ""
+        val = f", {len(data.val):,} for validation" if data.val else ""
+        return (
+            f"{data.name}: {len(data.train):,} training images{val}, {len(data.test):,} for the test, "
+            f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
+            f"{config.model}, heads {config.transforms}, {config.epochs} epochs of batch {config.batch_size}, "
+            f"seed {config.seed}, on {device_name(self.device)}"
+        )
+
+    def _command(self) -> str:
+        return command(self.config, recipes.settings(self.config.recipe, self.config.data))
+
+
+def natural_pairs(names: tuple[str, ...]) -> list[str]:
+    """Transforms that a left-right flip in the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
+    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if d4.compose(t, "m0") in names}
+    return [f"{a} and {b}" for a, b in sorted(pairs)]

@@ -1,0 +1,48 @@
+"""A real Chromium for tests of pages."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1100,1400",
+)  # fmt: skip
+
+
+def ensure_chromium() -> None:
+    """Install Debian's Chromium where it is missing and that is allowed; skip the test otherwise."""
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        pytest.skip("chromium and chromedriver are not installed, and only root can install them")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for words in (["update"], ["install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]):
+        done = subprocess.run(["apt-get", *words], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"chromium could not be installed: {done.stderr.strip()[-200:]}")
+
+
+@contextmanager
+def chromium() -> Iterator["object"]:
+    """A Selenium driver with a profile of its own."""
+    ensure_chromium()
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    with tempfile.TemporaryDirectory(prefix="transnet-chromium-", ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which("chromium")
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        try:
+            yield driver
+        finally:
+            driver.quit()

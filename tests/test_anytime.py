@@ -1,0 +1,114 @@
+import pytest
+import torch
+from torch import nn
+
+from trained import digits_run
+from transnet import TransNet, anytime
+from transnet.ship.anytime import calibrate, calibrate_run, curve, draw
+from transnet.train.config import ConfigError
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    net = TransNet(model, "r0,r1,r2").eval()
+    with torch.no_grad():  # heads that are of different minds about different images
+        for scale, head in zip((4, 16, 64), net.heads, strict=True):
+            head.weight.mul_(scale)
+    return net.requires_grad_(False)
+
+
+@pytest.fixture
+def x():
+    return 3 * torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def passes(net):
+    """How many images each pass of the backbone gets."""
+    sizes = []
+    net.backbone.register_forward_hook(lambda module, args, output: sizes.append(len(args[0])))
+    return sizes
+
+
+def test_confidence_one_is_the_full_model_and_zero_the_first_head(net, x):
+    all_heads, used = anytime(net, x, confidence=1.0)
+    assert torch.allclose(all_heads, net.predict(x).softmax(-1), atol=1e-6)
+    assert used.tolist() == [3] * 40
+    first, used = anytime(net, x, confidence=0.0)
+    assert torch.allclose(first, net.predict(x, heads="r0").softmax(-1), atol=1e-6)
+    assert used.tolist() == [1] * 40
+
+
+def test_only_undecided_images_go_on(net, x):
+    middle = float(net.predict(x, heads="r0").softmax(-1).amax(-1).median())
+    sizes = passes(net)
+    probabilities, used = anytime(net, x, confidence=middle)
+    assert sizes[0] == 40
+    assert sizes[1] == int((used > 1).sum()) < 40
+    assert sizes[2] == int((used > 2).sum()) < sizes[1]
+    sure = net.predict(x, heads="r0").softmax(-1).amax(-1) >= middle
+    assert torch.equal(used == 1, sure)
+    two = net.predict(x, heads="r0,r1").softmax(-1)
+    assert torch.allclose(probabilities[used == 2], two[used == 2], atol=1e-6)
+
+
+def test_it_keeps_each_image_apart_from_its_batch(net, x):
+    together, used = anytime(net, x, confidence=0.5)
+    for i in (0, 7, 39):
+        alone, number = anytime(net, x[i : i + 1], confidence=0.5)
+        assert torch.allclose(alone[0], together[i], atol=1e-6)
+        assert number.item() == used[i]
+
+
+def test_shared_heads_and_statistics_per_transform_work(x):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    net = TransNet(model, "r0,r1", heads="shared", bn="separate").eval()
+    assert torch.allclose(anytime(net, x, confidence=1.0)[0], net.predict(x).softmax(-1), atol=1e-6)
+
+
+def test_mistakes_say_what_would_work(net, x):
+    with pytest.raises(ValueError, match=r"confidence: 90 was given; a probability from 0 to 1"):
+        anytime(net, x, confidence=90)
+    with pytest.raises(ValueError, match=r"call net.eval\(\)"):
+        anytime(net.train(), x)
+
+
+def test_the_curve_is_what_anytime_does(net, x):
+    y = torch.arange(40) % 3
+    thresholds = torch.tensor([0.0, 0.4, 0.6, 1.0])
+    points = curve(net(x).detach(), y, thresholds)
+    for i, threshold in enumerate(thresholds.tolist()):
+        probabilities, used = anytime(net, x, confidence=threshold)
+        assert float(points.passes[i]) == pytest.approx(float(used.double().mean()))
+        assert float(points.accuracy[i]) == pytest.approx(float((probabilities.argmax(-1) == y).double().mean()))
+    assert points.full == pytest.approx(float(points.accuracy[-1]))
+
+
+def test_calibration_finds_the_cheapest_threshold_that_keeps_its_promise():
+    # The first head is right where it is sure; where it is not, the second is needed.
+    sure, unsure = torch.tensor([[4.0, 0.0], [4.0, 0.0]]), torch.tensor([[0.2, 0.0], [0.0, 5.0]])
+    logits = torch.stack([sure] * 70 + [unsure] * 30)
+    y = torch.tensor([0] * 70 + [1] * 30)
+    threshold = calibrate(logits, y, within=0.1)
+    points = curve(logits, y, torch.tensor([threshold]))
+    assert points.full == 1.0
+    assert float(points.accuracy[0]) == 1.0
+    assert float(points.passes[0]) == pytest.approx(1.3)
+    assert calibrate(logits, y, within=100) == 0.0
+    with pytest.raises(ValueError, match="within: -1"):
+        calibrate(logits, y, within=-1)
+
+
+def test_calibration_of_a_run_needs_a_validation_split():
+    assert 0 <= calibrate_run(digits_run()) <= 1
+    with pytest.raises(ConfigError, match=r"--confidence auto: .*--val-fraction.*give a number"):
+        calibrate_run(digits_run(transforms="r0,r1", val_fraction=0.0))
+
+
+def test_the_curve_is_drawn(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(50, 3, 4, generator=generator), torch.arange(50) % 4
+    files = draw(curve(logits, y), tmp_path / "figures" / "anytime", chosen=0.5, title="digits")
+    assert [file.name for file in files] == ["anytime.svg", "anytime.png"]
+    assert all(file.stat().st_size > 1000 for file in files)

@@ -1,0 +1,143 @@
+"""Carrying out a study: several at once, stopped, killed and failing, and what it costs."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transnet.study.execute import Here, execute
+from transnet.study.plan import PlannedRun, Study, plan
+from transnet.study.reproduce import reproduce
+from transnet.train.run import Run
+
+SETTINGS = {"data": "digits", "seeds": 1, "train_fraction": 0.1, "device": "cpu"}
+
+
+def scores(path: Path) -> Any:
+    """What a run found, without what depends on the clock and the place."""
+    result = Run(path).read_result()
+    return {name: result[name] for name in ("test", "test_flip", "train", "generalization")}
+
+
+def begin(out: Path, *more: str) -> "subprocess.Popen[bytes]":
+    """A study of four kinds of run in a process of its own."""
+    words = ["reproduce", "invariance", "--data", "digits", "--seeds", "1", "--train-fraction", "0.1", "--jobs", "2"]
+    command = [sys.executable, "-m", "transnet", *words, "--device", "cpu", "--out", str(out), *more]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def wait_for(condition: Any, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.05)
+
+
+def lines(path: Path) -> list[str]:
+    return Run(path).read_metrics_lines()
+
+
+def workers(out: Path) -> list[int]:
+    """Processes that hold a file of the study open."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            held = [os.readlink(link) for link in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if int(process.name) != os.getpid() and any(str(out) in link for link in held):
+            found.append(int(process.name))
+    return found
+
+
+def test_a_study_finds_what_single_runs_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
+    from transnet.train.loop import train
+
+    study = Study("invariance", epochs=1, out=str(tmp_path / "study"), **SETTINGS)  # type: ignore[arg-type]
+    outcome, page = reproduce(study, quiet=True)
+    assert not outcome.failed
+    assert page is not None
+    runs = plan(study)
+    alone = next(run for run in runs if run.kind == "t2").config
+    train(dataclasses.replace(alone, out=str(tmp_path / "alone")), quiet=True)
+    assert scores(tmp_path / "alone") == scores(Path(alone.out))
+    before = {run.name: Run(run.config.out).result.stat().st_mtime_ns for run in runs}
+    reproduce(study, quiet=True)
+    assert {run.name: Run(run.config.out).result.stat().st_mtime_ns for run in runs} == before
+
+
+def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transnet.cli import run
+
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "digits-fast-t3-s0").write_text("in the way")
+    words = "reproduce invariance --data digits --seeds 1 --epochs 1 --train-fraction 0.1 --device cpu"
+    assert run([*words.split(), "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "digits-fast-t3-s0 failed" in said.err
+    assert "is a file; give a folder" in said.err
+    assert said.out.strip() == str(tmp_path / "report.html")
+    for kind in ("base", "t2", "t4"):
+        assert Run(tmp_path / "runs" / f"digits-fast-{kind}-s0").finished
+    assert "digits-fast-t3-s0" in (tmp_path / "report.html").read_text()
+
+
+def test_a_process_that_dies_is_a_failure_with_its_signal(tmp_path: Path) -> None:
+    class Deadly(Here):
+        def start(self, run: PlannedRun) -> None:
+            super().start(run)
+            if run.kind == "t4":
+                self._running[run.name][0].kill()
+
+    study = Study("invariance", epochs=1, out=str(tmp_path), **SETTINGS)  # type: ignore[arg-type]
+    outcome = execute(plan(study), Deadly(study), quiet=True)
+    assert list(outcome.failed) == ["digits-fast-t4-s0"]
+    assert "SIGKILL" in outcome.failed["digits-fast-t4-s0"]
+
+
+@pytest.mark.slow
+def test_a_killed_study_takes_its_runs_along_and_repeats_nothing(tmp_path: Path) -> None:
+    """Killed in the middle: what was finished stays, and the runs in progress lose at most the epoch they were in."""
+    out, calm = tmp_path / "killed", tmp_path / "calm"
+    runs = out / "runs"
+    study = begin(out, "--epochs", "12")
+    wait_for(lambda: len(list(runs.glob("*/result.json"))) >= 1 and len(lines(runs / "digits-fast-t2-s0")) >= 3)
+    study.kill()
+    study.communicate()
+    wait_for(lambda: not workers(out), 20)
+    finished = {path: path.stat().st_mtime_ns for path in runs.glob("*/result.json")}
+    assert 1 <= len(finished) < 4
+    partly = {path: lines(path) for path in runs.iterdir() if not Run(path).finished}
+    assert begin(out, "--epochs", "12").wait() == 0
+    for path, when in finished.items():
+        assert path.stat().st_mtime_ns == when
+    for path, before in partly.items():
+        kept = len(before) - 1  # the epoch whose checkpoint was being written
+        assert lines(path)[:kept] == before[:kept]
+        assert [json.loads(line)["epoch"] for line in lines(path)] == list(range(1, 13))
+    assert begin(calm, "--epochs", "12").wait() == 0
+    for path in runs.iterdir():
+        assert scores(path) == scores(calm / "runs" / path.name)
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    study = begin(tmp_path, "--epochs", "6")
+    wait_for(lambda: any(lines(path) for path in (tmp_path / "runs").glob("*")))
+    study.send_signal(signal.SIGINT)
+    _, said = study.communicate(timeout=60)
+    assert study.returncode == 1
+    assert b"The same command goes on from here" in said
+    assert b"Traceback" not in said
+    assert not workers(tmp_path)
+    begun = {path: lines(path) for path in (tmp_path / "runs").glob("*") if not Run(path).finished}
+    assert begun
+    assert begin(tmp_path, "--epochs", "6").wait() == 0
+    for path, before in begun.items():
+        assert lines(path)[: len(before)] == before

@@ -1,0 +1,135 @@
+import json
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+from trained import copy_of_run, digit_files, digits_run
+from transnet import TransNet, load
+from transnet.cli import run
+from transnet.ship import export
+from transnet.ship.export import ExportError, export_run
+from transnet.ship.models import open_model
+from transnet.train.config import ConfigError
+from transnet.train.description import Description
+
+FORMATS = ("safetensors", "onnx", "pt2")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("head", ["r0", "r1", "all"])
+def test_every_export_gives_the_runs_outputs(tmp_path, head, format):
+    written = export_run(digits_run(), tmp_path / "out", head=head, format=format)
+    assert written.real
+    assert written.images == 64
+    assert written.difference < 1e-4
+    assert written.same == 1.0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", f"model.{format}"]
+    if format == "pt2":
+        return
+    model = open_model(tmp_path / "out")
+    assert model.about == written.about
+    net = load(digits_run())
+    for batch in (1, 2, 5):
+        x = torch.randn(batch, 1, 8, 8)
+        wanted = net(x) if head == "all" else net(x)[:, [net.transforms.index(head)]]
+        assert torch.allclose(model.heads(x), wanted, atol=1e-4)
+
+
+def test_the_command_says_what_it_compared(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(["prune", str(digits_run()), "--out", str(out), "--head", "r1", "--format", "onnx"]) == 0
+    printed = capsys.readouterr().out
+    assert "model.onnx: resnet8-small, head r1, its transform folded in for 8×8" in printed
+    assert "compared on 64 test images: logits within" in printed
+    assert "100.0% of the classes the same" in printed
+    image = digit_files(tmp_path / "images", 1)[0]
+    assert run(["predict", str(out / "model.onnx"), str(image)]) == 0
+    assert json.loads(capsys.readouterr().out)["heads"].keys() == {"r1"}
+
+
+def test_without_the_data_it_compares_on_made_up_images(tmp_path):
+    folder = copy_of_run(tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["train"]["data"] = str(tmp_path / "gone")
+    (folder / "config.json").write_text(json.dumps(config))
+    assert not export_run(folder, tmp_path / "out").real
+
+
+def test_other_outputs_are_an_error_and_nothing_is_left(tmp_path, monkeypatch, capsys):
+    def wrong(network, about, folder):
+        export.write_safetensors(network, about, folder)
+        return lambda x: open_model(folder).heads(x) + 0.1
+
+    monkeypatch.setitem(export._WRITERS, "safetensors", wrong)
+    assert run(["prune", str(digits_run()), "--out", str(tmp_path / "out")]) == 1
+    assert "the written model gives other outputs: a logit differs by 0.1" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_that_cannot_be_followed_is_an_error(tmp_path):
+    class Fickle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(1, 2)
+
+        def forward(self, x):
+            return self.fc(x.mean((2, 3))) * (2 if x.mean() > 0 else 1)
+
+    about = Description("pruned", "resnet8-small", ("r0",), ("a", "b"), 1, 8, 8, (0.5,), (0.5,))
+    for format in ("onnx", "pt2"):
+        with pytest.raises(ExportError, match="cannot export this network"):
+            export._WRITERS[format](Fickle(), about, tmp_path)
+
+
+def test_an_existing_folder_is_not_touched(tmp_path):
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(ConfigError, match="exists; give another folder"):
+        export_run(digits_run(), tmp_path)
+
+
+def test_files_name_no_paths_of_the_machine(tmp_path):
+    for format in FORMATS:
+        file = export_run(digits_run(), tmp_path / format, head="all", format=format).file
+        content = file.read_bytes()
+        if format == "pt2":
+            with zipfile.ZipFile(file) as archive:
+                content = b"".join(archive.read(name) for name in archive.namelist())
+        assert b"site-packages" not in content
+        assert export.__file__.rpartition("/")[0].encode() not in content
+
+
+CASES = {
+    "resnet18": ("timm:resnet18", 32, 32),
+    "convnext": ("timm:convnext_atto", 32, 32),
+    "vit": ("timm:vit_tiny_patch16_224", 32, 32),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["r0", "all"])
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_runtime_gives_what_pytorch_gives(tmp_path, name, head):
+    model, size, stored = CASES[name]
+    about = Description(
+        "full", model, ("r0", "r1", "r2"), tuple("abcdefg"), 3, size, stored, (0.5,) * 3, (0.25,) * 3
+    )  # fmt: skip
+    torch.manual_seed(0)
+    net = about.build().eval()
+    assert isinstance(net, TransNet)
+    for layer in net.modules():  # statistics as after training, not those of a fresh layer
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean.normal_(std=0.1)
+            layer.running_var.uniform_(0.5, 2)
+    network = net
+    if head != "all":
+        network = net.prune(head).eval()
+        about = Description(**{**about.__dict__, "kind": "pruned", "transforms": (head,)})
+    x = torch.randn(9, 3, size, size)
+    with torch.no_grad():
+        wanted = net(x) if head == "all" else net(x)[:, :1]
+    for format in ("onnx", "safetensors"):
+        (tmp_path / format).mkdir()
+        given = export._WRITERS[format](network, about, tmp_path / format)(x)
+        assert float((given - wanted).abs().max()) < 1e-4

@@ -1,0 +1,64 @@
+"""The figures of a whole study: there in every format, and fit to stand in a page."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from transnet.study.drawing import inline
+from transnet.study.report import write_report
+
+FIGURES = ("ensembles", "generalization", "invariance_layers", "invariance_last_layer")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_in_every_format(small_study: Path, name: str) -> None:
+    path = small_study / "figures" / f"digits-fast-{name}"
+    assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    svg = path.with_suffix(".svg").read_text()
+    ElementTree.fromstring(svg)
+    page = inline(svg)
+    assert page.startswith("<svg")
+    assert "#000000" not in page
+    assert "viewBox" in page.split(">", 1)[0]
+
+
+def test_ids_of_several_figures_do_not_meet(small_study: Path) -> None:
+    seen: set[str] = set()
+    for name in FIGURES:
+        root = ElementTree.parse(small_study / "figures" / f"digits-fast-{name}.svg").getroot()
+        used = {value for item in root.iter() for key, value in item.attrib.items() if "clip-path" in key}
+        assert not used & seen
+        seen |= used
+
+
+def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
+    curves = json.loads((small_study / "measured" / "digits-fast.json").read_text())["ensembles"]["content"]
+    assert [len(point["ensembles"]) for point in curves["base"]] == [4, 2, 1, 1]
+    assert [len(point["ensembles"]) for point in curves["PT2"]] == [4, 2, 1, 1]
+    assert [len(point["ensembles"]) for point in curves["Tm"]] == [2, 2, 2, 2]
+    for curve in curves.values():
+        for m, point in enumerate(curve, 1):
+            assert point["instances"] == point["passes"] == m
+            used = [seed for seeds in point["seeds"] for seed in seeds]
+            assert len(used) == len(set(used))
+
+
+def test_a_single_network_scores_as_its_run_says(small_study: Path) -> None:
+    curves = json.loads((small_study / "measured" / "digits-fast.json").read_text())["ensembles"]["content"]
+    for curve, kind, part, m in (("PT2", "t2", "pruned", 1), ("Tm", "t3", "full", 3)):
+        result = json.loads((small_study / "runs" / f"digits-fast-{kind}-s0" / "result.json").read_text())
+        entry = curves[curve][m - 1]["ensembles"][0]
+        assert entry["accuracy"] == result["test"][part]["accuracy"]
+        assert entry["loss"] == pytest.approx(result["test"][part]["loss"])
+
+
+def test_a_report_without_weights_shows_what_was_measured(small_study: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(small_study, copy, ignore=shutil.ignore_patterns("*.safetensors", "*.lock"))
+    (copy / "report.html").unlink()
+    assert write_report(copy).read_text() == (small_study / "report.html").read_text()

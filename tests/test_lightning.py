@@ -1,0 +1,60 @@
+import lightning
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from transnet import TransNet, heads_loss
+from transnet.backbones import create
+from transnet.integrations.lightning import PruneAtEnd, TransNetModule
+
+
+def net(transforms="r0,r1"):
+    torch.manual_seed(0)
+    return TransNet(create("resnet8-small", num_classes=3, in_channels=1), transforms)
+
+
+def fit(module, callback):
+    x = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(x, torch.arange(24) % 3), batch_size=8)
+    trainer = lightning.Trainer(
+        max_epochs=1, callbacks=[callback], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, accelerator="cpu",
+    )  # fmt: skip
+    trainer.fit(module, loader, loader)
+    return trainer.callback_metrics
+
+
+def test_it_trains_logs_and_prunes_at_the_end(tmp_path):
+    module, callback = TransNetModule(net()), PruneAtEnd(tmp_path / "out" / "better.safetensors")
+    before = module.net.heads[0].weight.clone()
+    metrics = fit(module, callback)
+    assert set(metrics) >= {"train_loss", "val_loss", "val_accuracy", "val_accuracy_pruned"}
+    assert not torch.equal(before, module.net.heads[0].weight)
+    x = torch.randn(4, 1, 8, 8)
+    assert torch.allclose(callback.model(x), module.net.eval().predict(x, heads="r0"), atol=1e-5)
+    model = create("resnet8-small", num_classes=3, in_channels=1)
+    model.load_state_dict(load_file(tmp_path / "out" / "better.safetensors"))
+
+
+def test_the_callback_works_with_a_module_of_ones_own():
+    class Own(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleDict({"net": net()})
+
+        def training_step(self, batch, index):
+            return heads_loss(self.parts["net"](batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    callback = PruneAtEnd(head="r1", image_size=8)
+    fit(Own(), callback)
+    assert callback.model.fold_config["transform"] == "r1"
+
+
+def test_a_head_that_is_not_there_is_found_before_training():
+    with pytest.raises(ValueError, match="no head 'r0' among r1 r2"):
+        fit(TransNetModule(net("r1,r2")), PruneAtEnd())

@@ -1,0 +1,118 @@
+import csv
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from trained import copy_of_run, digit_files, digits_run
+from transnet.cli import run
+from transnet.ship.models import open_model
+from transnet.ship.predict import find_images, head_names, predict, printable
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_files_folders_and_globs_give_a_line_each(tmp_path, capsys):
+    digit_files(tmp_path / "a", 4)
+    digit_files(tmp_path / "b" / "deep", 2)
+    (tmp_path / "b" / "notes.txt").write_text("no image")
+    words = [str(tmp_path / "a" / "0-0.png"), str(tmp_path / "b"), str(tmp_path / "a" / "[23]-*.png")]
+    assert run(["predict", str(digits_run()), *words]) == 0
+    entries = lines(capsys.readouterr().out)
+    assert [entry["image"].rpartition("/")[2] for entry in entries] == [
+        "0-0.png", "0-0.png", "1-1.png", "2-2.png", "3-3.png",
+    ]  # fmt: skip
+    first = entries[0]
+    assert set(first) == {"image", "class", "probability", "agreement", "passes", "heads"}
+    assert list(first["heads"]) == ["r0", "r1", "r2"]
+    assert first["passes"] == 3
+    votes = list(first["heads"].values())
+    assert first["agreement"] == pytest.approx(votes.count(first["class"]) / 3)
+
+
+def test_predictions_are_those_of_the_network(tmp_path):
+    model = open_model(digits_run())
+    images = [(path.name, model.prepare(path.read_bytes())) for path in digit_files(tmp_path, 5)]
+    found = list(predict(model, images, batch_size=2))
+    p = model.net.predict(torch.stack([image for _, image in images])).softmax(-1)
+    assert [entry.label for entry in found] == [model.about.classes[i] for i in p.argmax(-1)]
+    assert [entry.probability for entry in found] == pytest.approx(p.amax(-1).tolist(), abs=1e-5)
+
+
+def test_bad_files_are_reported_and_passed_over(tmp_path, capsys):
+    good = digit_files(tmp_path, 2)
+    (tmp_path / "bad.png").write_bytes(good[0].read_bytes()[:40])
+    words = [str(tmp_path), str(tmp_path / "missing.png"), str(tmp_path / "*.webp")]
+    assert run(["predict", str(digits_run()), *words]) == 1
+    captured = capsys.readouterr()
+    assert len(lines(captured.out)) == 2
+    assert "bad.png: " in captured.err
+    assert "missing.png: No such file" in captured.err
+    assert "3 of 5 images could not be read and were passed over" in captured.err
+
+
+def test_standard_input_is_one_image(tmp_path, capsys, monkeypatch):
+    content = digit_files(tmp_path, 1)[0].read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert run(["predict", str(digits_run()), "-"]) == 0
+    assert lines(capsys.readouterr().out)[0]["image"] == "-"
+
+
+def test_csv_and_table(tmp_path, capsys):
+    digit_files(tmp_path, 3)
+    assert run(["predict", str(digits_run()), str(tmp_path), "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 3
+    assert list(rows[0]) == ["image", "class", "probability", "agreement", "passes"]
+    assert run(["predict", str(digits_run()), str(tmp_path), "--format", "table"]) == 0
+    assert "of 3" in capsys.readouterr().out
+
+
+def test_confidence_stops_early(tmp_path, capsys):
+    digit_files(tmp_path, 6)
+    assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "0"]) == 0
+    assert {entry["passes"] for entry in lines(capsys.readouterr().out)} == {1}
+    assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "1"]) == 0
+    assert {entry["passes"] for entry in lines(capsys.readouterr().out)} == {3}
+    assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]) == 0
+    assert "within 0.1 points of all heads on the validation split" in capsys.readouterr().err
+
+
+def test_mistakes_end_with_status_2(tmp_path, capsys):
+    image = str(digit_files(tmp_path / "images", 1)[0])
+    assert run(["prune", str(digits_run()), "--out", str(tmp_path / "pruned")]) == 0
+    capsys.readouterr()
+    for words, message in (
+        ([str(digits_run())], "no image given"),
+        ([str(tmp_path / "nothing"), image], "does not exist"),
+        ([str(digits_run()), image, "--batch-size", "0"], "at least 1"),
+        ([str(digits_run()), image, "--confidence", "90"], "a probability from 0 to 1 is needed, or auto"),
+        ([str(tmp_path / "pruned"), image, "--confidence", "0.9"], "has one head, so there is nothing to stop early"),
+    ):
+        assert run(["predict", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_names_cannot_steer_the_terminal(tmp_path, capsys):
+    folder = copy_of_run(tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["data"]["classes"] = [f"\x1b[31m[red]{i}" for i in range(10)]
+    (folder / "config.json").write_text(json.dumps(config))
+    image = digit_files(tmp_path / "images", 1)[0]
+    assert run(["predict", str(folder), str(image), "--format", "table"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b[31m" not in out
+    assert "[red]" in out
+    assert printable("a\x1b\nb") == "a��b"
+
+
+def test_heads_of_one_transform_are_told_apart():
+    assert head_names(("r0", "r1", "r0")) == ["r0", "r1", "r0#2"]
+
+
+def test_a_folder_without_images_stays_to_be_reported(tmp_path):
+    assert list(find_images([str(tmp_path)])) == [str(tmp_path)]

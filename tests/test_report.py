@@ -1,0 +1,149 @@
+"""The report in a real browser: it renders, sorts, opens a run, and asks the network for nothing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transnet.study.report import write_report
+from transnet.train.config import ConfigError
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+)  # fmt: skip
+
+
+def chromium() -> tuple[str, str]:
+    """Where the browser and its driver are, installed where they can be."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            pytest.skip("Chromium is missing, and only root can install it: tests/install_chromium.sh")
+        done = subprocess.run([Path(__file__).parent / "install_chromium.sh"], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip(f"Chromium cannot be installed: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    return shutil.which("chromium") or "", shutil.which("chromedriver") or ""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    binary, driver = chromium()
+    options = Options()
+    options.binary_location = binary
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    window = webdriver.Chrome(options=options, service=Service(driver))
+    yield window
+    window.quit()
+
+
+@pytest.fixture
+def page(browser: Any, small_study: Path) -> Iterator[Any]:
+    look(browser, 1280)
+    browser.get("about:blank")
+    browser.get((small_study / "report.html").as_uri())
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def look(browser: Any, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def column(page: Any, table: str, index: int) -> list[str]:
+    script = (
+        "return [...document.getElementById(arguments[0]).tBodies[0].rows].map(r => r.cells[arguments[1]].innerText)"
+    )
+    found: list[str] = page.execute_script(script, table, index)
+    return found
+
+
+def test_it_renders_tables_and_figures(page: Any) -> None:
+    assert page.title == "TransNet: digits-fast"
+    assert column(page, "digits-fast-pruned", 0)[:4] == ["base", "PT2", "PT3", "PT4"]
+    for svg in page.find_elements("css selector", "figure svg"):
+        assert svg.size["width"] > 300
+        assert svg.size["height"] > 150
+    assert len(page.find_elements("css selector", "figure svg")) == 4
+
+
+def test_a_click_sorts_and_another_turns_it_round(page: Any) -> None:
+    button = page.find_element("css selector", "#digits-fast-pruned thead th:nth-child(2) button")
+    for descending in (True, False):
+        button.click()
+        values = [float(text.split()[0]) for text in column(page, "digits-fast-pruned", 1)]
+        assert values == sorted(values, reverse=descending)
+    state = page.find_element("css selector", "#digits-fast-pruned thead th:nth-child(2)").get_attribute("aria-sort")
+    assert state == "ascending"
+
+
+def test_rows_without_a_value_sort_last_both_ways(page: Any) -> None:
+    heads = page.find_elements("css selector", "#digits-fast-pruned thead button")
+    to_base = next(i for i, head in enumerate(heads) if head.text == "to base")
+    for _ in range(2):
+        heads[to_base].click()
+        assert column(page, "digits-fast-pruned", 0)[-1] == "base"
+
+
+def test_a_run_is_one_click_away(page: Any) -> None:
+    run = page.find_element("id", "run-digits-fast-t2-s1")
+    assert not run.get_property("open")
+    page.find_element("link text", "digits-fast-t2-s1").click()
+    assert run.get_property("open")
+    assert "transnet train digits --out runs/digits-fast-t2-s1" in run.text
+    assert "train_fraction" in run.text
+    assert len(run.find_elements("css selector", ".curve polyline")) == 4
+
+
+def test_downloads_hold_the_tables(page: Any, small_study: Path) -> None:
+    script = "return fetch(arguments[0]).then(answer => answer.text())"
+    for kind, suffix in (("CSV", ".csv"), ("Markdown", ".md")):
+        link = page.find_element("link text", kind)
+        name = link.get_attribute("download")
+        assert name == f"digits-fast-pruned{suffix}"
+        assert page.execute_script(script, link.get_attribute("href")) == (small_study / "tables" / name).read_text()
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+def test_no_screen_has_to_scroll_sideways(page: Any, width: int) -> None:
+    look(page, width)
+    page.execute_script("document.querySelectorAll('details').forEach(details => details.open = true)")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_dark_and_light_are_both_legible(page: Any) -> None:
+    script = "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
+    seen = []
+    for _ in range(2):
+        text, ground = ([int(n) for n in re.findall(r"\d+", colour)][:3] for colour in page.execute_script(script))
+        assert abs(sum(text) - sum(ground)) > 450
+        seen.append(sum(text) > sum(ground))
+        page.find_element("id", "theme").click()
+    assert sorted(seen) == [False, True]
+
+
+def test_nothing_comes_from_the_network(page: Any, small_study: Path) -> None:
+    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    own = {"about", "chrome"}  # the browser's first tab
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data"} | own
+    text = (small_study / "report.html").read_text()
+    assert not re.search(r'(?:src|href)="(?!#|data:)', text.replace('xlink:href="#', 'href="#'))
+    assert str(small_study) not in text
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no finished run of a study in it; make one with"):
+        write_report(tmp_path)

@@ -1,0 +1,203 @@
+import base64
+import http.client
+import io
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from browser import chromium
+from data_files import encoded, noise
+from trained import digit_files, digits_run
+from transnet import d4
+from transnet.cli import run
+from transnet.data import DataError
+from transnet.ship.export import export_run
+from transnet.ship.models import open_model
+from transnet.ship.serve import LARGEST_UPLOAD, PageServer, look
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = PageServer(open_model(digits_run()), confidence=0.5)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def ask(server, method="GET", path="/", body=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    if body is not None:
+        given.setdefault("Content-Length", str(len(body)))
+    for name, value in given.items():
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response, content
+
+
+def test_what_is_shown_is_what_the_network_says(tmp_path):
+    model = open_model(digits_run())
+    file = digit_files(tmp_path, 1)[0].read_bytes()
+    shown = look(model, file)
+    heads = model.heads(model.prepare(file)[None])[0]
+    assert [head["name"] for head in shown["heads"]] == ["r0", "r1", "r2"]
+    for head, logits in zip(shown["heads"], heads, strict=True):
+        assert head["classes"][0]["class"] == model.about.classes[int(logits.argmax())]
+        assert head["classes"][0]["probability"] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
+    assert shown["ensemble"][0]["probability"] == pytest.approx(float(heads.mean(0).softmax(-1).max()), abs=1e-5)
+    assert shown["steps"][-1] == shown["ensemble"][0]
+    assert shown["steps"][0] == shown["heads"][0]["classes"][0]
+    pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file))))
+    view = base64.b64decode(shown["heads"][1]["view"].partition(",")[2])
+    picture = np.asarray(Image.open(io.BytesIO(view)))
+    assert picture.shape == (224, 224)
+    assert np.array_equal(picture[14::28, 14::28], d4.apply("r1", pixels).numpy())
+
+
+def test_a_folded_model_is_shown_the_image_as_it_is(tmp_path):
+    export_run(digits_run(), tmp_path / "r1", head="r1")
+    shown = look(open_model(tmp_path / "r1"), digit_files(tmp_path / "images", 1)[0].read_bytes())
+    assert not shown["one_by_one"]
+    whole = look(open_model(digits_run()), digit_files(tmp_path / "images", 1)[0].read_bytes())
+    assert shown["heads"][0]["view"] == whole["heads"][0]["view"]
+    assert shown["heads"][0]["classes"][0]["class"] == whole["heads"][1]["classes"][0]["class"]
+
+
+def test_the_page_loads_nothing_from_elsewhere(server):
+    response, content = ask(server)
+    assert response.status == 200
+    policy = response.getheader("Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert b"http://" not in content
+    assert b"https://" not in content
+    assert b"__FACTS__" not in content
+
+
+def test_an_image_is_answered(server, tmp_path):
+    response, content = ask(server, "POST", "/look", digit_files(tmp_path, 1)[0].read_bytes())
+    assert response.status == 200
+    assert len(json.loads(content)["heads"]) == 3
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", ""])
+def test_another_host_is_refused(server, host):
+    response, content = ask(server, Host=host)
+    assert response.status == 403
+    assert b"answers at http://127.0.0.1" in content
+
+
+def test_another_sites_page_is_refused(server, tmp_path):
+    body = digit_files(tmp_path, 1)[0].read_bytes()
+    assert ask(server, "POST", "/look", body, Origin="http://evil.example")[0].status == 403
+    assert ask(server, "POST", "/look", body, Origin="null")[0].status == 403
+    own = f"http://127.0.0.1:{server.server_address[1]}"
+    assert ask(server, "POST", "/look", body, Origin=own)[0].status == 200
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [(str(LARGEST_UPLOAD + 1), 413), ("9" * 30, 413), ("-1", 411), ("ten", 411), ("", 411)]
+)
+def test_a_length_that_is_too_much_or_none_is_refused_unread(server, length, status):
+    response, content = ask(server, "POST", "/look", b"", Content_Length=length)
+    assert response.status == status
+    assert json.loads(content)["error"]
+
+
+def test_what_is_no_jpeg_png_or_webp_is_refused(server):
+    image = Image.fromarray(np.zeros((8, 8), np.uint8))
+    for format in ("GIF", "BMP", "TIFF", "PPM"):
+        file = io.BytesIO()
+        image.save(file, format)
+        response, content = ask(server, "POST", "/look", file.getvalue())
+        assert response.status == 422
+        assert b"not a JPEG, PNG or WebP" in content
+    for body in (b"", b"GIF89a", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, encoded(noise(0, 40, 40))[:300]):
+        assert ask(server, "POST", "/look", body)[0].status == 422
+    for format in ("JPEG", "PNG", "WEBP"):
+        file = io.BytesIO()
+        image.convert("RGB").save(file, format)
+        assert ask(server, "POST", "/look", file.getvalue())[0].status == 200
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
+    file = io.BytesIO()
+    Image.new("1", (7000, 7000)).save(file, "PNG")
+    with pytest.raises(DataError, match="7000×7000 pixels; at most 40 million are taken"):
+        look(open_model(digits_run()), file.getvalue())
+
+
+def test_only_the_page_and_its_question_are_there(server):
+    for path in ("/config.json", "/../etc/passwd", "/look"):
+        assert ask(server, "GET", path)[0].status == 404
+    assert ask(server, "POST", "/", b"x")[0].status == 404
+    assert ask(server, "PUT", "/look", b"x")[0].status == 501
+
+
+def test_mistakes_end_with_status_2(tmp_path, server, capsys):
+    port = str(server.server_address[1])
+    for words, message in (
+        ([str(tmp_path / "nothing")], "does not exist"),
+        ([str(digits_run()), "--confidence", "2"], "a probability from 0 to 1"),
+        ([str(digits_run()), "--port", port], "--port 0 takes any free one"),
+        ([str(digits_run()), "--port", "99999999"], "--port 0 takes any free one"),
+    ):
+        assert run(["serve", *words, "--no-browser"]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    paths = digit_files(tmp_path, 3)
+    (tmp_path / "notes.png").write_text("no image")
+    with chromium() as driver:
+        driver.get(server.url)
+        text = lambda name: driver.find_element(By.ID, name).text  # noqa: E731
+        assert "heads r0 r1 r2" in text("about")
+        driver.find_element(By.ID, "file").send_keys(str(paths[2]))
+        WebDriverWait(driver, 20).until(lambda _: text("answer"))
+        cards = driver.find_elements(By.CSS_SELECTOR, "#heads .card")
+        assert [card.find_element(By.TAG_NAME, "h3").text[:2] for card in cards] == ["r0", "r1", "r2"]
+        loaded = "return [...document.images].every(i => i.complete && i.naturalWidth > 0)"
+        WebDriverWait(driver, 5).until(lambda d: d.execute_script(loaded))
+        wanted = look(server.model, paths[2].read_bytes())
+        assert text("answer").startswith(wanted["ensemble"][0]["class"] + ",")
+
+        def threshold(value):
+            script = "const s = arguments[0]; s.value = arguments[1]; s.dispatchEvent(new Event('input'))"
+            driver.execute_script(script, driver.find_element(By.ID, "confidence"), value)
+            return text("saved")
+
+        assert threshold(0).startswith("1 of 3 passes")
+        assert "enough, stop" in text("steps")
+        assert threshold(1).startswith("3 of 3 passes")
+        assert "no head is left" in text("steps")
+        driver.save_screenshot(str(tmp_path / "page.png"))
+        assert (tmp_path / "page.png").stat().st_size > 10_000
+
+        # Dropped, as a person does it, not chosen.
+        drop = """
+            const place = document.getElementById("drop");
+            const bytes = Uint8Array.from(atob(arguments[0]), c => c.charCodeAt(0)), carried = new DataTransfer();
+            carried.items.add(new File([bytes], "dropped.png", {type: "image/png"}));
+            place.dispatchEvent(new DragEvent("drop", {dataTransfer: carried, bubbles: true}));
+        """
+        driver.execute_script(drop, base64.b64encode(paths[0].read_bytes()).decode())
+        WebDriverWait(driver, 20).until(lambda _: text("note") == "dropped.png")
+        driver.find_element(By.ID, "file").send_keys(str(tmp_path / "notes.png"))
+        WebDriverWait(driver, 20).until(lambda _: "not a JPEG, PNG or WebP" in text("note"))
+        severe = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+        assert all("422" in entry["message"] for entry in severe)
+        assets = driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+        assert all(name.startswith((server.url, "data:", "blob:")) for name in assets)

@@ -1,0 +1,146 @@
+"""The tables: errors, intervals, prices and what may be bold, on runs whose accuracies are given."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from transnet.measure.metrics import difference
+from transnet.study.finished import FinishedRun, Group
+from transnet.study.paper import DATA, published
+from transnet.study.plan import KINDS
+from transnet.study.tables import rows_of, table
+
+
+def run(kind: str, seed: int, accuracy: float, *, data: str = "cifar100", flip: bool = True) -> FinishedRun:
+    heads = len(KINDS[kind].transforms.split(","))
+
+    def view(passes: int, percent: float) -> dict[str, Any]:
+        entry = {"accuracy": percent / 100, "loss": 1.0, "n": 100}
+        return {"pruned": {**entry, "passes": passes}, "full": {**entry, "passes": heads * passes}, "heads": []}
+
+    cost = {"train_passes": 1000 * KINDS[kind].cost, "predict_passes": heads, "parameters": 900 + 100 * heads}
+    config = {"train": {"model": "m", "recipe": "fast"}, "data": {"name": data}}
+    # Without flip everything is ten points lower, so that a table by the wrong protocol shows.
+    result = {
+        "test": view(1, accuracy - 10 if flip else accuracy), "test_flip": view(2, accuracy) if flip else None,
+        "cost": cost, "config": config, "generalization": 2.0,
+    }  # fmt: skip
+    return FinishedRun(f"{data}-fast-{kind}-s{seed}", kind, seed, Path(), result, [])
+
+
+def group(values: dict[str, list[float]], **how: Any) -> Group:
+    runs = {kind: [run(kind, i, value, **how) for i, value in enumerate(given)] for kind, given in values.items()}
+    return Group("cifar100-fast", runs=runs)
+
+
+CLEAR = {
+    "base": [76.0, 76.2, 76.4], "t2": [79.0, 79.2, 79.4], "t3": [78.0, 78.3, 78.1], "base-x2": [77.0, 77.1, 77.3],
+}  # fmt: skip
+
+
+def test_mean_error_and_price() -> None:
+    base, pt2, _, longer = rows_of(group(CLEAR), "pruned")
+    assert pt2.mean == pytest.approx(79.2)
+    assert pt2.error == pytest.approx(0.2 / math.sqrt(3))
+    assert [row.train_passes for row in (base, pt2, longer)] == [1000, 2000, 2000]
+    assert [row.predict_passes for row in (base, pt2, longer)] == [2, 2, 2]
+    assert [row.parameters for row in (base, pt2, longer)] == [1000, 1000, 1000]
+    full = rows_of(group(CLEAR), "full")[1]
+    assert (full.name, full.predict_passes, full.parameters) == ("T2", 4, 1100)
+
+
+def test_differences_are_to_base_and_to_the_base_of_equal_passes() -> None:
+    pt2 = rows_of(group(CLEAR), "pruned")[1]
+    assert pt2.to_base is not None
+    assert pt2.to_equal is not None
+    assert pt2.to_base.mean == pytest.approx(3.0)
+    assert pt2.to_equal.mean == pytest.approx(79.2 - 77.1333, abs=1e-3)
+    assert pt2.to_base.certain
+
+
+def test_welch_by_hand() -> None:
+    ours, others = [79.0, 79.2, 79.7], [76.0, 76.8, 76.4, 77.0]
+    a, b = (stats.sem(values) ** 2 for values in (ours, others))
+    degrees = (a + b) ** 2 / (a**2 / 2 + b**2 / 3)
+    half = stats.t.ppf(0.975, degrees) * math.sqrt(a + b)
+    found = difference(ours, others)
+    assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
+
+
+def test_only_a_lead_outside_the_error_is_bold() -> None:
+    assert [row.leads for row in rows_of(group(CLEAR), "pruned")] == [False, True, False, False]
+    close = {**CLEAR, "t3": [79.0, 79.3, 79.0]}
+    assert not any(row.leads for row in rows_of(group(close), "pruned"))
+    assert "**" not in table(group(close), "pruned").markdown()  # type: ignore[union-attr]
+
+
+def test_one_seed_is_called_one_seed() -> None:
+    sheet = table(group({"base": [76.0], "t2": [99.0]}), "pruned")
+    assert sheet is not None
+    text = sheet.markdown()
+    assert "One seed" in text
+    assert "1 (one seed)" in text
+    assert "**" not in text
+    assert "[" not in text
+
+
+def test_values_without_spread_claim_nothing() -> None:
+    assert not difference([80.0, 80.0], [70.0, 70.0]).certain
+
+
+def test_only_the_seeds_all_kinds_share_are_compared() -> None:
+    found = group({"base": [76.0, 76.2, 99.0, 99.0], "t2": [79.0, 79.1]})
+    found.seeds = 2
+    assert [len(row.values) for row in rows_of(found, "pruned")] == [2, 2]
+
+
+def test_the_paper_stands_beside_ours() -> None:
+    pt2 = rows_of(group(CLEAR), "pruned")[1]
+    assert pt2.paper == (79.33, 0.15)
+    assert pt2.to_paper == pytest.approx((79.2 - 79.33, math.hypot(0.15, 0.2 / math.sqrt(3))))
+    assert "79.33 ± 0.15" in table(group(CLEAR), "pruned").markdown()  # type: ignore[union-attr]
+
+
+def test_the_paper_s_numbers_are_all_there() -> None:
+    rows = ("base", "PT2", "PT3", "PT4", "T2", "T3", "T4", "Alg. only", "Arch. only")
+    assert all(published(row, data) for row in rows for data in DATA)
+    assert published("T3", "imagewoof") == (88.79, 0.25)
+    assert published("Alg. only", "imagenet200") == (80.58, 0.08)
+    assert published("PT2", "digits") is None
+    assert published("base, 2× epochs", "cifar10") is None
+
+
+def test_without_flip_the_plain_test_counts_and_the_table_says_so() -> None:
+    sheet = table(group(CLEAR, data="digits", flip=False), "pruned")
+    assert sheet is not None
+    assert rows_of(group(CLEAR, data="digits", flip=False), "pruned")[1].predict_passes == 1
+    assert "plain image" in sheet.markdown()
+    assert not any("paper" in column for column in sheet.columns)
+
+
+def test_csv_keeps_numbers_unrounded_and_every_run() -> None:
+    sheet = table(group(CLEAR), "pruned")
+    assert sheet is not None
+    lines = list(csv.DictReader(io.StringIO(sheet.comma_separated())))
+    assert [line["model"] for line in lines] == ["base", "PT2", "PT3", "base, 2× epochs"]
+    assert float(lines[1]["accuracy %: standard error"]) == pytest.approx(0.2 / math.sqrt(3), abs=1e-12)
+    assert [float(lines[1][f"accuracy %: run {i}"]) for i in (1, 2, 3)] == pytest.approx([79.0, 79.2, 79.4])
+    assert float(lines[1]["to base: low"]) > 0
+
+
+def test_no_table_without_base_or_without_a_rival() -> None:
+    assert table(group({"t2": [79.0]}), "pruned") is None
+    assert table(group({"base": [79.0]}), "pruned") is None
+
+
+@pytest.mark.parametrize("target", ["pruned", "full", "ablation"])
+def test_tables_of_a_real_study(small_study: Path, target: str) -> None:
+    with open(small_study / "tables" / f"digits-fast-{target}.csv") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["n"] for line in lines] == ["2"] * len(lines)
+    assert len(lines) == (5 if target == "ablation" else 7)

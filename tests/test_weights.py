@@ -1,0 +1,66 @@
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from transnet.train.config import ConfigError
+from transnet.train.weights import LONGEST_HEADER, load_weights, read_shapes
+
+
+def linear():
+    return nn.Linear(3, 2)
+
+
+def saved(path: Path, **changes) -> Path:
+    tensors = {"weight": torch.ones(2, 3), "bias": torch.zeros(2), **changes}
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
+    return path
+
+
+def test_weights_come_back(tmp_path):
+    model = load_weights(saved(tmp_path / "w"), linear, "linear")
+    assert torch.equal(model.weight, torch.ones(2, 3))
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bias": None}, "'bias' is missing"),
+        ({"more": torch.ones(1)}, "'more' is none of the model's"),
+        ({"weight": torch.ones(3, 3)}, r"'weight' has shape \(3, 3\), the model's is \(2, 3\)"),
+        ({"weight": torch.ones(2, 3).long()}, "'weight' is torch.int64"),
+        ({"weight": torch.full((2, 3), float("nan"))}, "'weight' holds NaN"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        load_weights(saved(tmp_path / "w", **changes), linear, "linear")
+
+
+def test_a_model_that_is_larger_than_its_file_is_never_allocated(tmp_path):
+    built = []
+
+    def build():
+        model = nn.Linear(10**6, 10**7)  # forty terabytes
+        built.append(model.weight.device.type)
+        return model
+
+    with pytest.raises(ConfigError, match=r"'weight' has shape \(2, 3\), the model's is \(10000000, 1000000\)"):
+        load_weights(saved(tmp_path / "w"), build, "huge")
+    assert built == ["meta"]
+
+
+def test_a_header_that_claims_too_much_is_not_read(tmp_path):
+    path = tmp_path / "w"
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", LONGEST_HEADER + 1))
+        file.truncate(LONGEST_HEADER + 100)
+    with pytest.raises(ConfigError, match="at most 16,777,216 are read"):
+        read_shapes(path)
+    path.write_bytes(b"\xff" * 64)
+    with pytest.raises(ConfigError, match="is damaged: a header of 18,446,744,073,709,551,615 bytes in a file of 64"):
+        read_shapes(path)

@@ -3,8 +3,8 @@
     python benchmarks/kill_resume.py --out results/kill_resume.json
 
 Trains digits on the CPU once without interruption. Then, again and again in a new folder: starts the same command,
-kills it at a random moment of its life (start-up included; one that was over by then is done again), resumes it, and compares ``model.safetensors`` byte for
-byte. Every kill is kept with its moment and what the folder held then.
+kills it at a random moment of its life (start-up included; one that was over by then is done again), resumes it,
+and compares ``model.safetensors`` byte for byte. Every kill is kept with its moment and what the folder held then.
 """
 
 import argparse

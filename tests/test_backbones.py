@@ -28,7 +28,7 @@ ARCHITECTURES = [
     "timm:lcnet_050",
     "timm:hrnet_w18_small",
     "timm:edgenext_xx_small",
-    "timm:dpn48b",
+    "timm:tinynet_e",
     "timm:vit_tiny_patch16_224",
     "timm:deit_tiny_patch16_224",
     "timm:swin_tiny_patch4_window7_224",

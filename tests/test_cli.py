@@ -122,7 +122,7 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert names == {
         "invariance.json",
-        *(f"invariance_{w}.{s}" for w in ("layers", "last_layer") for s in ("svg", "png")),
+        *(f"invariance_{w}.{s}" for w in ("layers", "last_layer") for s in ("svg", "png", "pdf")),
     }
 
 

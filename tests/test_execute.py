@@ -41,7 +41,7 @@ def wait_for(condition: Any, seconds: float = 90) -> None:
 
 
 def lines(path: Path) -> list[str]:
-    return Run(path).read_metrics_lines()
+    return Run(path).read_metrics()
 
 
 def workers(out: Path) -> list[int]:

@@ -55,9 +55,9 @@ def test_a_node_dies_and_the_results_are_those_of_an_undisturbed_study(cluster: 
     def kill_a_node() -> None:
         """When both nodes train and neither is nearly done."""
         runs = tmp_path / "disturbed" / "runs"
-        while sum(len(Run(path).read_metrics_lines()) >= 5 for path in runs.glob("*")) < 2:
+        while sum(len(Run(path).read_metrics()) >= 5 for path in runs.glob("*")) < 2:
             time.sleep(0.05)
-        killed.extend(len(Run(path).read_metrics_lines()) for path in runs.glob("*"))
+        killed.extend(len(Run(path).read_metrics()) for path in runs.glob("*"))
         cluster.remove_node(cluster.victims[0], allow_graceful=False)
 
     killer = threading.Thread(target=kill_a_node, daemon=True)
@@ -95,7 +95,7 @@ def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
     place = Cluster(study)
     for run in plan(study):
         place.start(run)
-    while not any(len(Run(path).read_metrics_lines()) >= 3 for path in (tmp_path / "runs").glob("*")):
+    while not any(len(Run(path).read_metrics()) >= 3 for path in (tmp_path / "runs").glob("*")):
         assert place.ended() == []
         time.sleep(0.1)
     place.stop()

@@ -1,7 +1,6 @@
 """Carrying out a study: several at once, stopped, killed and failing, and what it costs."""
 
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -40,7 +39,7 @@ def wait_for(condition: Any, seconds: float = 90) -> None:
         time.sleep(0.05)
 
 
-def lines(path: Path) -> list[str]:
+def lines(path: Path) -> list[dict[str, Any]]:
     return Run(path).read_metrics()
 
 
@@ -121,7 +120,7 @@ def test_a_killed_study_takes_its_runs_along_and_repeats_nothing(tmp_path: Path)
     for path, before in partly.items():
         kept = len(before) - 1  # the epoch whose checkpoint was being written
         assert lines(path)[:kept] == before[:kept]
-        assert [json.loads(line)["epoch"] for line in lines(path)] == list(range(1, 13))
+        assert [line["epoch"] for line in lines(path)] == list(range(1, 13))
     assert begin(calm, "--epochs", "12").wait() == 0
     for path in runs.iterdir():
         assert scores(path) == scores(calm / "runs" / path.name)

@@ -76,10 +76,22 @@ def results():
                 + table(["model", "transform", "batch", "ratio"], rows)
             )
     if found := read("kill_resume.json"):
+        killed = [row for row in found["rows"] if row["killed"]]
         parts.append(
-            f"Runs killed with SIGKILL at a random moment and resumed: {found['identical']} of {found['kills']} ended "
-            "with the same weights, bit for bit, as the undisturbed run "
+            f"Runs killed with SIGKILL at a random moment and resumed: {sum(row['same'] for row in killed)} of "
+            f"{len(killed)} ended with the same weights, bit for bit, as the undisturbed run "
             "([results/kill_resume.json](results/kill_resume.json))."
+        )
+    if found := read("pruned_latency_cpu.json"):
+        rows = [
+            [row["model"], f"{row['side']}×{row['side']}", row["batch"], f"{row['pruned_ratio']:.3f}",
+             f"{row['again_ratio']:.3f}", f"{row['full_ratio']:.2f}"]
+            for row in found["rows"] if row["clock"] == "processor"
+        ]  # fmt: skip
+        head = ["model", "images", "batch", "pruned / base", "a copy of base / base", "all two heads / base"]
+        parts.append(
+            f"What prediction costs, in processor time, {found['device']} "
+            "([results/pruned_latency_cpu.json](results/pruned_latency_cpu.json)):\n\n" + table(head, rows)
         )
     accuracy = "Accuracy on CIFAR-100 is not in this table yet: a figure is shown only when its runs are in `results/`."
     return "\n\n".join([accuracy, *parts])

@@ -97,8 +97,17 @@ def main():
             print(f"kill {len(rows)} at {row['seconds']:.1f} s of {length:.1f}: {verdict}", flush=True)
     same = sum(row["same"] for row in rows)
     print(f"{same} of {len(rows)} ended with byte-identical weights")
-    content = {"same": same, "kills": len(rows), "killed": sum(row["killed"] for row in rows), "seconds": length,
-               "sha256": expected, "seed": args.seed, "rows": rows, **environment("cpu")}  # fmt: skip
+    content = {
+        "same": same,
+        "kills": len(rows),
+        "killed": sum(row["status"] == -signal.SIGKILL for row in rows),
+        "over_before_the_kill": early,
+        "seconds": length,
+        "sha256": expected,
+        "seed": args.seed,
+        "rows": rows,
+        **environment("cpu"),
+    }
     Path(args.out).write_text(json.dumps(content, indent=1) + "\n")
 
 

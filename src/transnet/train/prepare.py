@@ -34,7 +34,7 @@ class Prepared:
         self.config = dataclasses.replace(config, resume=resume)
         self.run = Run(config.out)
         self.given = model
-        self.seconds = 0.0  # of training, over all sessions of the run
+        self.seconds = 0.0  # of training, over all processes that went on with the run
 
     def prepare(self) -> None:
         """Open the data, build the network and the step, and only then begin the run's folder."""

@@ -76,10 +76,9 @@ def results():
                 + table(["model", "transform", "batch", "ratio"], rows)
             )
     if found := read("kill_resume.json"):
-        killed = [row for row in found["rows"] if row["killed"]]
         parts.append(
-            f"Runs killed with SIGKILL at a random moment and resumed: {sum(row['same'] for row in killed)} of "
-            f"{len(killed)} ended with the same weights, bit for bit, as the undisturbed run "
+            f"Runs killed with SIGKILL at a random moment and resumed: {found['same']} of {found['killed']} ended with "
+            "the same weights, bit for bit, as the undisturbed run "
             "([results/kill_resume.json](results/kill_resume.json))."
         )
     if found := read("pruned_latency_cpu.json"):

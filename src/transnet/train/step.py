@@ -147,7 +147,7 @@ class Step:
         self.compile, self.capture = compile, capture
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._compiled: Callable[[int, int, float], Tensor] = (
-            # Trying more tilings of the batch-norm kernels gains about 1 % and costs no noticeable time.
+            # More tilings of the batch-norm kernels to choose from: 0.8 % faster in the one comparison made.
             torch.compile(self._loss, dynamic=False, options={"max_autotune_pointwise": True})
             if compile
             else self._loss

@@ -1,16 +1,18 @@
 """How fast `transnet train` trains: image passes a second, end to end over whole epochs, evaluation apart.
 
-    python benchmarks/training_speed.py DATA --out results/training_speed.json
+    python benchmarks/training_speed.py DATA --warm --out results/training_speed.json
     python benchmarks/training_speed.py digits --device cpu --quick --out speed.json       # to try the script
 
 DATA is CIFAR-100 for the figures of the project. An image pass is one image through the network under one transform.
-Parts: ``speed`` (batch 64 and 512, one and two heads, beside the bare captured step without data or bookkeeping),
-``naive`` (what a user writes first: a DataLoader, one eager forward per transform), ``growth`` (one to four heads, and
-shares of the data) and ``large`` (ResNet-50 for 32×32, ResNet-18 at 224, on made-up images).
+Parts: ``speed`` (batch 64 and 512, one and two heads, each epoch beside as many bare captured steps without data or
+bookkeeping), ``naive`` (what a user writes first: a DataLoader, one eager forward per transform; in turns with ours),
+``growth`` (one to four heads, and shares of the data) and ``large`` (ResNet-50 for 32×32, ResNet-18 at 224, on made-up
+images). Every figure is a median over the rounds.
 """
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -37,77 +39,99 @@ class Bench:
 
     def __init__(self, args):
         self.args = args
-        self.epochs = 2 if args.quick else 3
+        self.rounds = 2 if args.quick else 5
+        self.small = {"model": "resnet8-small"} if args.quick else {}
 
-    def trainer(self, data=None, **settings):
-        folder = tempfile.mkdtemp()
-        data = data or self.args.data
-        given = {"evaluate_every": 0, "tensorboard": False, "epochs": 50, "device": self.args.device, **settings}
-        config = configured(data, str(Path(folder) / "run"), **given)
+    def trainer(self, m, batch, data=None, **settings):
+        config = configured(
+            data or self.args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False,
+            device=self.args.device, transforms=",".join(ROTATIONS[:m]), batch_size=batch, **{**self.small, **settings},
+        )  # fmt: skip
         trainer = Trainer(config, World(), find_device(config.device, World()), None, quiet=True)
         start = time.perf_counter()
         trainer.prepare()
         trainer.step.prepare()
-        self.wait()
+        wait()
         return trainer, time.perf_counter() - start
 
-    def wait(self):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-
-    def epoch_seconds(self, trainer):
-        """Whole epochs as the loop runs them: drawing the plan, copying it, every step, looking at the losses."""
-        times = []
-        for epoch in range(self.epochs + 1):
-            self.wait()
-            start = time.perf_counter()
-            trainer.run_epoch(epoch)
-            self.wait()
-            times.append(time.perf_counter() - start)
-        return statistics.median(times[1:])
-
-    def bare_seconds(self, trainer):
-        """The captured step alone, once and again, for as many steps as an epoch has."""
-        step, feed = trainer.step, trainer.feed
-        if not step.capture:
-            return None
-        graph = step.graph(feed.size(0))
-        drawn = plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True)
-        times = []
-        for _ in range(self.epochs):
-            step.start(drawn, 0, 0)
-            self.wait()
-            start = time.perf_counter()
-            for _ in range(feed.steps - 1):
-                graph.replay()
-            self.wait()
-            times.append((time.perf_counter() - start) / (feed.steps - 1))
-        return statistics.median(times)
-
     def row(self, m, batch, **settings):
-        trainer, prepared = self.trainer(transforms=",".join(ROTATIONS[:m]), batch_size=batch, **settings)
+        trainer, prepared = self.trainer(m, batch, **settings)
         n, steps = len(trainer.data.train), trainer.feed.steps
-        seconds, bare = self.epoch_seconds(trainer), self.bare_seconds(trainer)
+        trainer.run_epoch(0)
+        rounds = [(epoch_seconds(trainer, r + 1), bare_seconds(trainer)) for r in range(self.rounds)]
+        seconds = statistics.median(epoch for epoch, _ in rounds)
+        bare = statistics.median(step for _, step in rounds) if trainer.step.capture else None
         row = {
             "model": trainer.config.model, "m": m, "batch": batch, "images": n, "seconds_per_epoch": seconds,
             "passes_per_second": n * m / seconds, "compile_seconds": prepared,
             "bare_passes_per_second": batch * m / bare if bare else None,
             "overhead": seconds / (bare * n / batch) - 1 if bare else None,
-            "last_batch": n - (steps - 1) * batch, **settings,
+            "last_batch": n - (steps - 1) * batch, "rounds": [epoch for epoch, _ in rounds], **settings,
         }  # fmt: skip
+        row.pop("data", None)
         print(
             f"{row['model']:<22} m={m} batch {batch:<5} {n:>6,} images: {row['passes_per_second']:>9,.0f} passes/s"
-            + (f", bare step {row['bare_passes_per_second']:>9,.0f}" if bare else ""),
+            + (f", bare step {row['bare_passes_per_second']:>9,.0f}, {row['overhead']:+.1%}" if bare else ""),
             flush=True,
         )
         return row
 
-    def naive(self, batch, steps):
-        """A DataLoader with torchvision's transforms, and one forward per transform, eager, in TF32."""
+    def beside_naive(self, batch, steps):
+        """Ours and the naive loop in turns."""
+        trainer, _ = self.trainer(2, batch)
+        naive = Naive(self.args, batch)
+        trainer.run_epoch(0)
+        ours, theirs = [], []
+        for r in range(self.rounds):
+            ours.append(len(trainer.data.train) * 2 / epoch_seconds(trainer, r + 1))
+            theirs.append(naive.passes_per_second(steps))
+        ratio = statistics.median(ours) / statistics.median(theirs)
+        print(f"m=2 batch {batch}: {statistics.median(ours):,.0f} passes/s, naive loop "
+              f"{statistics.median(theirs):,.0f}: {ratio:.1f} times", flush=True)  # fmt: skip
+        return {
+            "m": 2, "batch": batch, "steps": steps, "workers": naive.workers, "ratio": ratio, "ours": ours,
+            "naive": theirs,
+        }  # fmt: skip
+
+
+def wait():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def epoch_seconds(trainer, epoch):
+    """A whole epoch as the loop runs it: drawing the plan, copying it, every step."""
+    wait()
+    start = time.perf_counter()
+    trainer.run_epoch(epoch)
+    wait()
+    return time.perf_counter() - start
+
+
+def bare_seconds(trainer):
+    """A step's time where the captured step is all that runs, for as many steps as an epoch has."""
+    step, feed = trainer.step, trainer.feed
+    if not step.capture:
+        return None
+    graph = step.graph(feed.size(0))
+    step.start(plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True), 0, 0)
+    wait()
+    start = time.perf_counter()
+    for _ in range(feed.steps - 1):
+        graph.replay()
+    wait()
+    return (time.perf_counter() - start) / (feed.steps - 1)
+
+
+class Naive:
+    """A DataLoader with torchvision's transforms, and one forward per transform, eager, in TF32."""
+
+    def __init__(self, args, batch):
         from torchvision.transforms import v2
 
-        device = "cuda" if torch.cuda.is_available() and self.args.device != "cpu" else "cpu"
-        data = open_data(self.args.data)
+        self.device = "cuda" if torch.cuda.is_available() and args.device != "cpu" else "cpu"
+        self.workers, self.batch = 0 if args.quick else 12, batch
+        data = open_data(args.data)
         transform = v2.Compose([
             v2.ToImage(), v2.RandomCrop(data.image_size, padding=data.augmentation.pad), v2.RandomHorizontalFlip(),
             v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std),
@@ -121,36 +145,40 @@ class Bench:
                 return transform(images[i]), labels[i]
 
         images, labels = data.train.resident(data.image_size).numpy(), data.train.labels
-        workers = 0 if self.args.quick else 12
-        loader = torch.utils.data.DataLoader(
-            Items(), batch, shuffle=True, num_workers=workers, pin_memory=device == "cuda", drop_last=True
+        self.loader = torch.utils.data.DataLoader(
+            Items(), batch, shuffle=True, num_workers=self.workers, pin_memory=self.device == "cuda", drop_last=True
         )
-        name = "resnet8-small" if self.args.quick else "resnet18-cifar"
+        name = "resnet8-small" if args.quick else "resnet18-cifar"
         model = backbones.create(name, num_classes=len(data.classes), in_channels=data.channels)
-        net = TransNet(model, ("r0", "r1")).to(device)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+        self.net = TransNet(model, ("r0", "r1")).to(self.device)
+        self.optimizer = torch.optim.SGD(
+            self.net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
+        )  # fmt: skip
+
+    def passes_per_second(self, steps, warm_up=10):
+        precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
-        done, start = 0, 0.0
-        for k, (x, y) in enumerate(loader):
-            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)  # noqa: PLW2901
-            losses = [
-                F.cross_entropy(g(net.backbone(d4.apply(t, x))), y)
-                for t, g in zip(net.transforms, net.heads, strict=True)
-            ]
-            (sum(losses) / 2).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if k == 9:
-                self.wait()
+        start = 0.0
+        for k, (x, y) in enumerate(self.loader):
+            if k == warm_up:
+                wait()
                 start = time.perf_counter()
-            elif k > 9:
-                done += 1
-            if done == steps:
+            if k == warm_up + steps:
                 break
-        self.wait()
-        speed = done * batch * 2 / (time.perf_counter() - start)
-        print(f"naive loop, m=2 batch {batch}: {speed:,.0f} passes/s", flush=True)
-        return {"m": 2, "batch": batch, "steps": done, "workers": workers, "passes_per_second": speed}
+            self._step(x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True))
+        wait()
+        seconds = time.perf_counter() - start
+        torch.set_float32_matmul_precision(precision)
+        return steps * self.batch * 2 / seconds
+
+    def _step(self, x, y):
+        net = self.net
+        losses = [
+            F.cross_entropy(g(net.backbone(d4.apply(t, x))), y) for t, g in zip(net.transforms, net.heads, strict=True)
+        ]
+        (sum(losses) / 2).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
 def made_up(folder, n, side):
@@ -161,6 +189,48 @@ def made_up(folder, n, side):
     return str(path)
 
 
+def large(args):
+    """The rows that need made-up images: keyword arguments of `Bench.row`."""
+    folder = tempfile.mkdtemp()
+    if args.quick:
+        small, wide, models, batches = (
+            made_up(folder, 640, 32),
+            made_up(folder, 64, 224),
+            ("resnet8-small",) * 2,
+            (64, 16),
+        )
+    else:
+        small, wide = made_up(folder, 20_480, 32), made_up(folder, 5_120, 224)
+        models, batches = ("resnet50-cifar", "torchvision:resnet18"), (512, 256)
+    return [
+        {"m": 2, "batch": batches[0], "data": small, "model": models[0]},
+        {"m": 2, "batch": batches[1], "data": wide, "model": models[1], "image_size": 224},
+    ]
+
+
+def rows(args):
+    """What is measured, part by part."""
+    shares = (0.125, 0.25, 0.5, 1.0)
+    parts = {
+        "speed": [{"m": m, "batch": b} for m, b in ((2, 512), (2, 64), (1, 512))],
+        "heads": [{"m": m, "batch": 512} for m in (1, 2, 3, 4)],
+        "data_shares": [{"m": 2, "batch": 512, "train_fraction": share} for share in shares],
+    }
+    return parts | ({"large": large(args)} if "large" in args.parts else {})
+
+
+def compile_only(args, row):
+    with determinism(False, cuda=True):
+        Bench(args).trainer(**row)
+
+
+def warm(args, wanted):
+    """Fill the compiler's cache, several rows at once: the measuring that follows finds every kernel there."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(5, maxtasksperchild=1) as pool:
+        pool.starmap(compile_only, [(args, row) for row in wanted], chunksize=1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
@@ -168,35 +238,23 @@ def main():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--parts", default="speed,naive,growth,large")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to try the script")
+    parser.add_argument("--warm", action="store_true", help="compile everything first, in parallel")
     args = parser.parse_args()
-    bench = Bench(args)
-    model = {"model": "resnet8-small"} if args.quick else {}
-    found = {"rows": [], "data": Path(args.data).name}
-    parts = {
-        "speed": lambda: {"speed": [bench.row(m, b, **model) for m, b in ((2, 512), (2, 64), (1, 512))]},
-        "naive": lambda: {"naive": bench.naive(64, 20 if args.quick else 150)},
-        "growth": lambda: {
-            "heads": [bench.row(m, 512, **model) for m in (1, 2, 3, 4)],
-            "data_shares": [bench.row(2, 512, train_fraction=share, **model) for share in (0.125, 0.25, 0.5, 1.0)],
-        },
-        "large": lambda: large(bench, quick=args.quick),
-    }
-    for part in args.parts.split(","):
+    bench, parts = Bench(args), rows(args)
+    order = {"speed": ["speed"], "naive": [], "growth": ["heads", "data_shares"], "large": ["large"]}
+    asked = args.parts.split(",")
+    if args.warm:
+        wanted = [row for part in asked for name in order[part] for row in parts[name]]
+        warm(args, [row for i, row in enumerate(wanted) if row not in wanted[:i]])
+    found = {"data": Path(args.data).name}
+    for part in asked:
         with determinism(False, cuda=torch.cuda.is_available()):
-            found |= parts[part]()
-        with open(args.out, "w") as file:  # after every part: a stretch of GPU time may end at any moment
+            if part == "naive":
+                found["naive"] = bench.beside_naive(64, 20 if args.quick else 150)
+            for name in order[part]:
+                found[name] = [bench.row(**row) for row in parts[name]]
+        with open(args.out, "w") as file:  # after every part: time on a GPU may end at any moment
             json.dump(found | environment("cuda" if torch.cuda.is_available() else "cpu"), file, indent=1)
-    if "speed" in found and "naive" in found:
-        ratio = found["speed"][1]["passes_per_second"] / found["naive"]["passes_per_second"]
-        print(f"batch 64: {ratio:.1f} times the naive loop")
-
-
-def large(bench, *, quick):
-    with tempfile.TemporaryDirectory() as folder:
-        small, wide = made_up(folder, 640 if quick else 20_480, 32), made_up(folder, 64 if quick else 5_120, 224)
-        rows = [bench.row(2, 512, data=small, model="resnet8-small" if quick else "resnet50-cifar")]
-        rows.append(bench.row(2, 64 if quick else 256, data=wide, model="torchvision:resnet18", image_size=224))
-    return {"large": rows}
 
 
 if __name__ == "__main__":

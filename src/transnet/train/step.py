@@ -147,10 +147,7 @@ class Step:
         self.compile, self.capture = compile, capture
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._compiled: Callable[[int, int, float], Tensor] = (
-            # More tilings of the batch-norm kernels to choose from: 0.8 % faster in the one comparison made.
-            torch.compile(self._loss, dynamic=False, options={"max_autotune_pointwise": True})
-            if compile
-            else self._loss
+            torch.compile(self._loss, dynamic=False, options=_compiler_options()) if compile else self._loss
         )
 
     def prepare(self) -> None:
@@ -201,15 +198,16 @@ class Step:
             self.losses.index_copy_(0, self.feed.at, (weight * _per_head(logits, target))[None])
             if weight:
                 self.correct += (logits.argmax(-1) == y[:, None]).float().sum(0)
-            self.rate.copy_(self.rates[self.done][0])
             self.feed.at += 1
-            self.done += 1
         return loss * weight if weight != 1 else loss
 
     def _run(self, step: int, size: int) -> None:
         full = size == self.feed.size(0)
         loss = (self._compiled if full else self._loss)(size, self.feed.offset(step), self.feed.weight(step))
         loss.backward()
+        # Not compiled with the rest: the table's length would be part of the code, compiled anew for other epochs.
+        self.rate.copy_(self.rates[self.done][0])
+        self.done += 1
         if self.rate.device.type == "cpu":
             self.optimizer.param_groups[0]["lr"] = self.rate.item()
         self.optimizer.step()
@@ -244,6 +242,13 @@ class Step:
             with torch.no_grad():
                 for tensor, value in zip(tensors, before, strict=True):
                     tensor.copy_(value)
+
+
+def _compiler_options() -> dict[str, Any]:
+    from transnet.train.fusion import MaskFromInput  # heavy: the compiler
+
+    # The first: more tilings of the batch-norm kernels to choose from.
+    return {"max_autotune_pointwise": True, "joint_custom_post_pass": MaskFromInput()}
 
 
 def _per_head(logits: Tensor, target: Tensor) -> Tensor:

@@ -260,6 +260,7 @@ def on_gpu(precision: str, *, epochs: int = 2, **options: Any) -> Step:
     net = small_net().to(device, memory_format=torch.channels_last)
     images = feed(device=device)
     step = stepper(net, images, settings(), torch.linspace(0.1, 0.01, 3 * epochs), precision=precision, **options)
+    step.prepare()
     run_epochs(step, epochs)
     torch.cuda.synchronize()
     return step

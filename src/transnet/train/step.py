@@ -20,6 +20,9 @@ from transnet.model import TransNet
 from transnet.train.distributed import World
 from transnet.train.objective import Objective
 
+# More tilings of the batch-norm kernels to choose from: 0.8 % faster in the one comparison made.
+OPTIONS = {"max_autotune_pointwise": True}
+
 
 class Feed:
     """The training images as the step sees them: on the device whole, or a batch at a time from a stream.
@@ -147,7 +150,7 @@ class Step:
         self.compile, self.capture = compile, capture
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._compiled: Callable[[int, int, float], Tensor] = (
-            torch.compile(self._loss, dynamic=False, options=_compiler_options()) if compile else self._loss
+            torch.compile(self._loss, dynamic=False, options=OPTIONS) if compile else self._loss
         )
 
     def prepare(self) -> None:
@@ -242,13 +245,6 @@ class Step:
             with torch.no_grad():
                 for tensor, value in zip(tensors, before, strict=True):
                     tensor.copy_(value)
-
-
-def _compiler_options() -> dict[str, Any]:
-    from transnet.train.fusion import MaskFromInput  # heavy: the compiler
-
-    # The first: more tilings of the batch-norm kernels to choose from.
-    return {"max_autotune_pointwise": True, "joint_custom_post_pass": MaskFromInput()}
 
 
 def _per_head(logits: Tensor, target: Tensor) -> Tensor:

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from transnet.study.drawing import inline
+from transnet.study.finished import read_folder
+from transnet.study.measured import measure
 from transnet.study.report import write_report
 
 FIGURES = ("ensembles", "generalization", "invariance_layers", "invariance_last_layer")
@@ -34,8 +37,14 @@ def test_ids_of_several_figures_do_not_meet(small_study: Path) -> None:
         seen |= used
 
 
+def curves_of(study: Path) -> dict[str, Any]:
+    (group,) = read_folder(study)
+    found: dict[str, Any] = measure(group, study)["ensembles"]
+    return found
+
+
 def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
-    curves = json.loads((small_study / "measured" / "digits-fast.json").read_text())["ensembles"]["content"]
+    curves = curves_of(small_study)
     assert [len(point["ensembles"]) for point in curves["base"]] == [4, 2, 1, 1]
     assert [len(point["ensembles"]) for point in curves["PT2"]] == [4, 2, 1, 1]
     assert [len(point["ensembles"]) for point in curves["Tm"]] == [2, 2, 2, 2]
@@ -47,7 +56,7 @@ def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
 
 
 def test_a_single_network_scores_as_its_run_says(small_study: Path) -> None:
-    curves = json.loads((small_study / "measured" / "digits-fast.json").read_text())["ensembles"]["content"]
+    curves = curves_of(small_study)
     for curve, kind, part, m in (("PT2", "t2", "pruned", 1), ("Tm", "t3", "full", 3)):
         result = json.loads((small_study / "runs" / f"digits-fast-{kind}-s0" / "result.json").read_text())
         entry = curves[curve][m - 1]["ensembles"][0]

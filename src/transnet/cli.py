@@ -380,6 +380,8 @@ class ReportOptions:
 
     study: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
     """Folder of a study, as `transnet reproduce --out` made it."""
+    data: str | None = None
+    """Where the data lies, if networks are still to be measured and its name does not find it."""
     device: str = "auto"
     """Where networks are measured, where that was not done before."""
 
@@ -388,5 +390,5 @@ def _report(arguments: Sequence[str]) -> int:
     options = tyro.cli(ReportOptions, prog="transnet report", args=list(arguments))
     from transnet.study.report import write_report
 
-    print(write_report(options.study, device=options.device))
+    print(write_report(options.study, data=options.data, device=options.device))
     return 0

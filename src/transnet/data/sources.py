@@ -120,7 +120,7 @@ def _find(data: str, label_column: str | None, *, progress: bool) -> tuple[str, 
         raise DataError(f"data: none given; it is a name ({' '.join(NAMED)}), a folder or an .npz")
     path = Path(data).expanduser()
     look = NAMED.get(data)
-    name = data if look else path.resolve().name
+    name = data if look else Path(os.path.abspath(path)).name
     if look:
         path = data_folder() / data
         # Two of the names need no such folder: one downloads nothing, one keeps its archives there.

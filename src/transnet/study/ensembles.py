@@ -1,10 +1,12 @@
 """Fig. 3: accuracy against the number of instances that are processed to classify an image.
 
-m base networks, m pruned T2, and one Tm with all its heads each take m passes. Ensembles of one size share no network
-(seeds 0…m−1, m…2m−1, …), so that the standard error over them is one of independent values.
+m base networks, m pruned T2, and one Tm with all its heads each take m passes. Ensembles of one size share no network,
+so that the standard error over them is one of independent values. None reaches beyond a block of four seeds (0…3,
+4…7, …): a study in stretches needs the weights of no more than these at once.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,50 +14,74 @@ import torch
 from transnet.measure.evaluate import ensemble_entry
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.plan import MEMBERS
-from transnet.train.evaluation import Outputs, collect
+from transnet.train.evaluation import Outputs
+
+_CURVES = {"base": "base", "PT2": "t2"}  # of networks that share nothing, with their kind of run
 
 
-def measure_ensembles(group: Group, *, device: str = "auto") -> dict[str, list[dict[str, Any]]]:
-    """The figure's points: ``{"base": …, "PT2": …, "Tm": …}``.
+@dataclass(frozen=True)
+class Ensemble:
+    """Classifiers whose outputs are averaged: networks of one kind, or for the curve Tm the heads of one network."""
+
+    curve: str
+    instances: int
+    members: tuple[FinishedRun, ...]
+
+    @property
+    def name(self) -> str:
+        """What sets it apart from all others of its group."""
+        return f"{self.curve}: {' + '.join(run.name for run in self.members)}"
+
+
+def ensembles_of(group: Group) -> list[Ensemble]:
+    """All ensembles of a group's finished runs, curve by curve, the smallest first."""
+    found = []
+    for curve, kind in _CURVES.items():
+        runs = {run.seed: run for run in group.runs.get(kind, ())}
+        for m in range(1, MEMBERS + 1):
+            for block in range(0, max(runs, default=-1) + 1, MEMBERS):
+                for first in range(block, block + MEMBERS - m + 1, m):
+                    seeds = range(first, first + m)
+                    if all(seed in runs for seed in seeds):
+                        found.append(Ensemble(curve, m, tuple(runs[seed] for seed in seeds)))
+    for m in range(1, MEMBERS + 1):
+        found += [Ensemble("Tm", m, (run,)) for run in group.compared("base" if m == 1 else f"t{m}")]
+    return found
+
+
+def scores_of(ensemble: Ensemble, outputs: Sequence[Outputs]) -> dict[str, Any]:
+    """An ensemble's accuracy, loss, calibration error, disagreement and passes, by the runs' protocol.
+
+    Args:
+        ensemble: of these members.
+        outputs: each member's.
+    """
+    if ensemble.curve == "Tm":
+        heads = list(torch.unbind(outputs[0].views[-1], 1))
+    else:
+        heads = [member.views[-1][:, member.transforms.index("r0")] for member in outputs]
+    return ensemble_entry(heads, outputs[0].labels, passes=len(heads) * len(outputs[0].views))
+
+
+def curves_of(measured: Sequence[tuple[Ensemble, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The figure's curves, ``{"base": …, "PT2": …, "Tm": …}``, from those ensembles that were measured.
 
     Returns:
-        For each curve its points: ``instances``, ``passes`` (with flip), ``ensembles`` (one entry each of accuracy,
-        loss, calibration error and disagreement) and the ``seeds`` of each.
+        For each curve its points: ``instances``, ``passes`` (with flip), ``ensembles`` (the entry of each) and the
+        ``seeds`` of each.
     """
-    curves: dict[str, list[dict[str, Any]]] = {"base": [], "PT2": [], "Tm": []}
-    for curve, kind in (("base", "base"), ("PT2", "t2")):
-        runs = group.runs.get(kind, [])
-        measured = [collect(run.path, device=device) for run in runs]
-        for m in range(1, min(MEMBERS, len(runs)) + 1):
-            parts = [range(start, start + m) for start in range(0, len(runs) - m + 1, m)]
-            entries = [_ensemble([measured[i] for i in part]) for part in parts]
-            curves[curve].append(_point(m, entries, [[runs[i].seed for i in part] for part in parts]))
-    for m in range(1, MEMBERS + 1):
-        runs = group.compared("base" if m == 1 else f"t{m}")
-        if runs:
-            entries = [_heads(collect(run.path, device=device)) for run in runs]
-            curves["Tm"].append(_point(m, entries, [[run.seed] for run in runs]))
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for curve in (*_CURVES, "Tm"):
+        curves[curve] = []
+        for m in range(1, MEMBERS + 1):
+            there = [(one, entry) for one, entry in measured if (one.curve, one.instances) == (curve, m)]
+            if there:
+                curves[curve].append(
+                    {
+                        "instances": m,
+                        "passes": there[0][1]["passes"],
+                        "ensembles": [entry for _, entry in there],
+                        "seeds": [[run.seed for run in one.members] for one, _ in there],
+                    }
+                )
     return curves
-
-
-def runs_for_ensembles(group: Group) -> list[FinishedRun]:
-    """The runs the figure is made of."""
-    return [run for kind in ("base", "t2", "t3", "t4") for run in group.runs.get(kind, ())]
-
-
-def _ensemble(members: Sequence[Outputs]) -> dict[str, Any]:
-    """The mean of the identity heads, by the runs' protocol."""
-    if len({member.fingerprint for member in members}) > 1:
-        raise ValueError("ensembles: these runs were tested on different images; train them in a folder of their own")
-    logits = [member.views[-1][:, member.transforms.index("r0")] for member in members]
-    return ensemble_entry(logits, members[0].labels, passes=len(members) * len(members[0].views))
-
-
-def _heads(network: Outputs) -> dict[str, Any]:
-    """The mean of one network's heads."""
-    heads = list(torch.unbind(network.views[-1], 1))
-    return ensemble_entry(heads, network.labels, passes=len(heads) * len(network.views))
-
-
-def _point(m: int, entries: list[dict[str, Any]], seeds: list[list[int]]) -> dict[str, Any]:
-    return {"instances": m, "passes": entries[0]["passes"], "ensembles": entries, "seeds": seeds}

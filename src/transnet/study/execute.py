@@ -112,7 +112,7 @@ class Here:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self.gpus)))
             environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[slot % self.gpus]
         process = self._processes.Process(
-            target=work, args=(run.config, self._log(run.name), environment, self.threads)
+            target=work, args=(run.config, run.data, self._log(run.name), environment, self.threads)
         )
         process.start()
         self._running[run.name] = process, slot

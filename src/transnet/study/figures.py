@@ -12,7 +12,7 @@ CURVES = {"base": "m base", "PT2": "m PT2", "Tm": "one Tm"}
 
 
 def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder: Path) -> list[Path]:
-    """Fig. 3: accuracy against instances, from what `measure_ensembles` returned."""
+    """Fig. 3: accuracy against instances, from the curves of `transnet.study.ensembles`."""
     figure, axes = new_figure()
     for i, (curve, points) in enumerate(curves.items()):
         if not points:
@@ -21,7 +21,8 @@ def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder
         summary = [mean_and_error([100 * entry["accuracy"] for entry in point["ensembles"]]) for point in points]
         axes.errorbar(
             at, [mean for mean, _ in summary], [error or 0 for _, error in summary], marker=MARKERS[i],
-            color=COLOURS[i], markersize=5, capsize=3, linewidth=1.5, label=CURVES[curve],
+            color=COLOURS[i], markersize=5, capsize=3, linewidth=1.5,
+            label=f"{CURVES[curve]}, n = {' '.join(str(len(point['ensembles'])) for point in points)}",
         )  # fmt: skip
     axes.set(
         xlabel="instances processed for a prediction, m", ylabel="test accuracy %", xticks=[1, 2, 3, 4],

@@ -1,6 +1,7 @@
 """The finished runs of a study's folder, by what they have in common, by kind and by seed."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ class FinishedRun:
         return settings
 
     @property
+    def mark(self) -> str:
+        """What sets its weights apart from those of any other run, whether they are there or not."""
+        mark: str = self.result["model_sha256"]
+        return mark
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its network can be loaded: results may be kept without."""
+        return Run(self.path).model.exists()
+
+    @property
     def protocol(self) -> str:
         """``test_flip`` where training flips images, the paper's protocol, and ``test`` otherwise."""
         return "test_flip" if self.result["test_flip"] else "test"
@@ -49,13 +61,13 @@ class Group:
         name: as in the runs' folders, such as cifar100-fast.
         seeds: those below count in the tables; ensembles may have needed more runs of some kinds. None: all.
         runs: by kind, in the order of their seeds.
-        failed: the runs of the last study that failed, with their errors.
+        failed: the runs of the last study that failed.
     """
 
     name: str
     seeds: int | None = None
     runs: dict[str, list[FinishedRun]] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
     @property
     def all_runs(self) -> list[FinishedRun]:
@@ -82,7 +94,7 @@ def read_folder(out: str | Path) -> list[Group]:
     """All groups of a study's folder that have a finished run.
 
     Raises:
-        ConfigError: where there is none.
+        ConfigError: where there is none, or runs that would be compared saw different data.
     """
     folder = Path(out)
     notes = _read_notes(folder)
@@ -93,7 +105,7 @@ def read_folder(out: str | Path) -> list[Group]:
             continue
         name, kind, seed = found
         note = notes.get(name, {})
-        group = groups.setdefault(name, Group(name, note.get("seeds"), failed=note.get("failed", {})))
+        group = groups.setdefault(name, Group(name, note.get("seeds"), failed=list(note.get("failed", ()))))
         run = FinishedRun(path.name, kind, seed, path, Run(path).read_result(), Run(path).read_metrics())
         group.runs.setdefault(kind, []).append(run)
     if not groups:
@@ -101,14 +113,22 @@ def read_folder(out: str | Path) -> list[Group]:
     for group in groups.values():
         for runs in group.runs.values():
             runs.sort(key=lambda run: run.seed)
+        _check_data(group)
     return list(groups.values())
 
 
-def note_study(study: Study, failed: dict[str, str]) -> None:
+def _check_data(group: Group) -> None:
+    seen = {run.result["config"]["data"]["fingerprint"]: run.name for run in group.all_runs}
+    if len(seen) > 1:
+        one, other, *_ = seen.values()
+        raise ConfigError(f"{one} and {other} saw different data; train one of them in another folder")
+
+
+def note_study(study: Study, failed: Iterable[str]) -> None:
     """Keep what the runs themselves do not know: how many seeds the tables compare, and what failed."""
     notes = _read_notes(Path(study.out))
     seeds = max(study.seeds, notes.get(study.group, {}).get("seeds", 0))
-    notes[study.group] = {"seeds": seeds, "failed": failed}
+    notes[study.group] = {"seeds": seeds, "failed": list(failed)}
     write_atomically(Path(study.out) / "study.json", json.dumps({"schema": 1, "groups": notes}, indent=1).encode())
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from transnet import d4
 from transnet.invariance import Measure, kernels, layer_invariance, random_kernel_score
+from transnet.model import TransNet
 from transnet.study.drawing import COLOURS, MARKERS, new_figure, save
-from transnet.train.run import Run, load
+from transnet.train.run import load
 
 LABELS = {
     "l2": "IS: distance to the nearest invariant kernel",
@@ -33,25 +34,27 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
     if measure not in get_args(Measure):
         raise ValueError(f"--measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
     names = d4.generate(group)
-    runs: dict[str, Any] = {}
-    for path in paths:
-        net = load(path)
-        scores = layer_invariance(net.backbone, group=names, measure=measure)
-        weights = kernels(net.backbone)
-        runs[str(path)] = {
-            "transforms": Run(path).read_config()["train"]["transforms"],
-            "layers": {
-                name: {
-                    "mean": values.mean().item(),
-                    "std": values.std().item(),
-                    "n": len(values),
-                    "random": _random(weights[name], names, measure),
-                }
-                for name, values in scores.items()
-            },
-            "last": scores[list(scores)[-1]].tolist(),
-        }
+    runs = {str(path): score_kernels(load(path), group=names, measure=measure) for path in paths}
     return {"group": ",".join(names), "measure": measure, "runs": runs}
+
+
+def score_kernels(net: TransNet, *, group: str | tuple[str, ...], measure: Measure) -> dict[str, Any]:
+    """One run's entry of `compare`."""
+    scores = layer_invariance(net.backbone, group=group, measure=measure)
+    weights = kernels(net.backbone)
+    return {
+        "transforms": ",".join(net.transforms),
+        "layers": {
+            name: {
+                "mean": values.mean().item(),
+                "std": values.std().item(),
+                "n": len(values),
+                "random": _random(weights[name], group, measure),
+            }
+            for name, values in scores.items()
+        },
+        "last": scores[list(scores)[-1]].tolist(),
+    }
 
 
 def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Path]:
@@ -110,7 +113,7 @@ def _title(name: str, run: dict[str, Any]) -> str:
     return f"{Path(name).name} ({run['transforms']})"
 
 
-def _random(weight: Tensor, group: tuple[str, ...], measure: Measure) -> float:
+def _random(weight: Tensor, group: str | tuple[str, ...], measure: Measure) -> float:
     """What kernels of independent entries, of this layer's shape and mean norm, would score."""
     relative = random_kernel_score(weight.shape[1:], group, "relative" if measure == "l2" else measure)
     norm = weight.detach().flatten(1).norm(dim=1).mean().item()

@@ -1,77 +1,116 @@
 """What a study measures on its networks themselves, kept as JSON: the report then needs neither weights nor data.
 
-OUT/measured/<group>.json    the points of Fig. 3, the kernels of Figs. 5 and 6, and which runs they were taken from
+OUT/measured/<group>.json    the ensembles of Fig. 3 and the kernels of Figs. 5 and 6, part by part
+
+A part is one ensemble, or one run's kernels. It is kept with the marks of its runs and holds while these are the same,
+whether their weights are still there or not. So a study can be trained in stretches, on machines that keep no weights;
+what could be measured in none of them is left out.
 """
 
-import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from transnet.study.ensembles import measure_ensembles, runs_for_ensembles
+from transnet.data import DataSet
+from transnet.invariance import ROTATIONS, Measure
+from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, scores_of
 from transnet.study.finished import FinishedRun, Group
-from transnet.study.kernels import compare
+from transnet.study.kernels import score_kernels
 from transnet.train.checkpoint import write_atomically
+from transnet.train.description import read_json
+from transnet.train.evaluation import Outputs, collect, own_data
+from transnet.train.run import load
 
 KERNELS = {"base": "base", "t2": "T2", "t3": "T3", "t4": "T4"}
-GROUP = "r0,r1,r2,r3"
+SCHEMA = 2
+
+Found = dict[str, Any]
 
 
-def measure(group: Group, out: Path, *, device: str = "auto") -> dict[str, Any]:
-    """``{"ensembles": … | None, "invariance": … | None}`` of a group; only what is new is computed.
+class Measured:
+    """A group's file of measurements."""
 
-    Where the weights of the runs are not there, what was measured before is given.
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        before = read_json(path, "") if path.exists() else {}
+        self.parts: dict[str, Any] = before["parts"] if before.get("schema") == SCHEMA else {}
+
+    def part(self, name: str, runs: Sequence[FinishedRun], measure: Callable[[], Found]) -> Found | None:
+        """What was measured of these runs before, or else is now; None where it cannot be, for want of weights."""
+        marks = {run.name: run.mark for run in runs}
+        if name not in self.parts or self.parts[name]["runs"] != marks:
+            if not all(run.has_weights for run in runs):
+                return None
+            self.parts[name] = {"runs": marks, "found": measure()}
+            # At once: the machine's time may end before everything is measured.
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, json.dumps({"schema": SCHEMA, "parts": self.parts}, indent=1).encode())
+        found: Found = self.parts[name]["found"]
+        return found
+
+
+def measure(group: Group, out: Path, *, data: str | None = None, device: str = "auto") -> dict[str, Any]:
+    """``{"ensembles": …, "invariance": … | None}`` of a group, for the figures; only what is new is measured.
+
+    Args:
+        group: the runs.
+        out: the study's folder.
+        data: where the data lies, where its name does not find it.
+        device: where the networks run.
     """
-    path = out / "measured" / f"{group.name}.json"
-    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    found: dict[str, Any] = {"schema": 1}
-    parts = {
-        "ensembles": (runs_for_ensembles(group), lambda: measure_ensembles(group, device=device)),
-        "invariance": (_runs_for_kernels(group), lambda: _kernels(group)),
+    measured = Measured(out / "measured" / f"{group.name}.json")
+
+    @cache
+    def opened() -> DataSet:
+        return own_data(group.some.path, at=data)
+
+    @cache
+    def outputs(path: Path) -> Outputs:
+        return collect(path, data=opened(), device=device)
+
+    def scores(ensemble: Ensemble) -> Found | None:
+        return measured.part(
+            ensemble.name,
+            ensemble.members,
+            lambda: scores_of(ensemble, [outputs(run.path) for run in ensemble.members]),
+        )
+
+    def kernels(run: FinishedRun) -> Found | None:
+        return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run))
+
+    compared = [run for kind in KERNELS for run in group.compared(kind)]
+    return {
+        "ensembles": curves_of([(one, entry) for one in ensembles_of(group) if (entry := scores(one))]),
+        "invariance": _comparison([(run, found) for run in compared if (found := kernels(run))]),
     }
-    for part, (runs, compute) in parts.items():
-        marks = {run.name: _mark(run) for run in runs}
-        known = before.get(part)
-        there = bool(runs) and all((run.path / "model.safetensors").exists() for run in runs)
-        if known and (known["runs"] == marks or not there):
-            found[part] = known
-        elif there:
-            found[part] = {"runs": marks, "content": compute()}
-    if found != before:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(found, indent=1).encode())
-    return {part: found[part]["content"] if part in found else None for part in parts}
 
 
-def _runs_for_kernels(group: Group) -> list[FinishedRun]:
-    return [run for kind in KERNELS for run in group.compared(kind)]
+def _kernels(run: FinishedRun) -> Found:
+    """A run's kernels by the paper's measure, and its last layer's mean by every one."""
+    net = load(run.path)
+    found = {how: score_kernels(net, group=ROTATIONS, measure=how) for how in get_args(Measure)}
+    return {**found["l2"], "last_layer": {how: list(of["layers"].values())[-1]["mean"] for how, of in found.items()}}
 
 
-def _kernels(group: Group) -> dict[str, Any]:
-    """The first seed's kernels, for the figures, and every seed's mean in the last layer."""
-    runs = _runs_for_kernels(group)
-    first = min(run.seed for run in runs)
-    drawn = [run for run in runs if run.seed == first]
-    comparison = compare([str(run.path) for run in drawn], group=GROUP, measure="l2")
-    comparison["runs"] = {KERNELS[run.kind]: comparison["runs"][str(run.path)] for run in drawn}
-    comparison["seed"] = first
-    comparison["last_layer"] = {}
-    for how in ("l2", "relative", "cosine", "pearson"):
-        every = compare([str(run.path) for run in runs], group=GROUP, measure=how)["runs"]
-        comparison["last_layer"][how] = {
-            KERNELS[kind]: [_last(every[str(run.path)]) for run in group.compared(kind)]
-            for kind in KERNELS
-            if group.compared(kind)
-        }
-    return comparison
-
-
-def _last(run: dict[str, Any]) -> float:
-    layers: Sequence[dict[str, Any]] = list(run["layers"].values())
-    mean: float = layers[-1]["mean"]
-    return mean
-
-
-def _mark(run: FinishedRun) -> str:
-    return hashlib.sha256((run.path / "result.json").read_bytes()).hexdigest()[:16]
+def _comparison(found: list[tuple[FinishedRun, Found]]) -> dict[str, Any] | None:
+    """What the figures show, one seed's kernels, and of every seed the last layer."""
+    if not found:
+        return None
+    seeds = [run.seed for run, _ in found]
+    shown = max(sorted(set(seeds)), key=seeds.count)  # the first of those with the most kinds
+    kinds = dict.fromkeys(run.kind for run, _ in found)
+    return {
+        "group": ROTATIONS,
+        "measure": "l2",
+        "seed": shown,
+        "runs": {KERNELS[run.kind]: kernels for run, kernels in found if run.seed == shown},
+        "last_layer": {
+            how: {
+                KERNELS[kind]: [kernels["last_layer"][how] for run, kernels in found if run.kind == kind]
+                for kind in kinds
+            }
+            for how in get_args(Measure)
+        },
+    }

@@ -48,7 +48,7 @@ class Cluster:
     def start(self, run: PlannedRun) -> None:
         """Hand the run to Ray."""
         config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
-        self._waiting[self._task.remote(config)] = run.name
+        self._waiting[self._task.remote(config, run.data)] = run.name
 
     def ended(self) -> list[tuple[str, str | None]]:
         """The tasks that ended."""
@@ -81,13 +81,13 @@ class Cluster:
             self._ray.shutdown()
 
 
-def _train(config: TrainConfig) -> str | None:
+def _train(config: TrainConfig, data: str) -> str | None:
     """The task: the run's error, or None. Ray sets the threads by the cores that the task asked for."""
     from transnet.train.interrupt import Stopped
     from transnet.train.loop import TrainingError
 
     try:
-        train_alone(config)
+        train_alone(config, data)
     except Stopped:
         return "it was told to stop; its state is saved"
     except (ValueError, OSError, TrainingError) as error:

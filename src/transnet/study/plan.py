@@ -3,7 +3,7 @@
     OUT/runs/cifar100-fast-t2-s0        data set, recipe, kind, seed
 
 Planning the same study twice gives the same folders, so a finished run is never trained again, and more seeds are
-only more folders.
+only more folders. A run knows its data by name, not by place: a study can go on with them on another machine.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from transnet import recipes
-from transnet.train.config import ConfigError, TrainConfig, differences, from_dict, to_dict
+from transnet.train.config import ConfigError, TrainConfig, data_name, differences, from_dict, to_dict
 
 Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "invariance", "all"]
 
@@ -106,7 +106,7 @@ class Study:
     @property
     def group(self) -> str:
         """What the study's runs have in common, as the first part of their names."""
-        name = Path(self.data).stem if "/" in self.data or Path(self.data).suffix else self.data
+        name = data_name(self.data).removesuffix(".npz")
         return re.sub(r"[^A-Za-z0-9_.]+", "_", name) + f"-{self.recipe}"
 
     @property
@@ -123,6 +123,7 @@ class PlannedRun:
     kind: str
     seed: int
     config: TrainConfig
+    data: str  # where it lies here
 
 
 def plan(study: Study) -> list[PlannedRun]:
@@ -137,7 +138,10 @@ def plan(study: Study) -> list[PlannedRun]:
             least = MEMBERS if target == "ensembles" and kind in ("base", "t2") else 1
             wanted |= {(seed, kind) for seed in range(max(study.seeds, least))}
     order = sorted(wanted, key=lambda run: (run[0], -KINDS[run[1]].cost, run[1]))
-    runs = [PlannedRun(f"{study.group}-{kind}-s{seed}", kind, seed, _config(study, kind, seed)) for seed, kind in order]
+    runs = [
+        PlannedRun(f"{study.group}-{kind}-s{seed}", kind, seed, _config(study, kind, seed), study.data)
+        for seed, kind in order
+    ]
     for run in runs:
         _check_settings(run)
     return runs
@@ -157,7 +161,7 @@ def _config(study: Study, kind: str, seed: int) -> TrainConfig:
     return from_dict(
         {
             **settings,
-            "data": study.data,
+            "data": data_name(study.data),
             "out": str(out),
             "model": study.model,
             "transforms": how.transforms,

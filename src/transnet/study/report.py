@@ -16,7 +16,7 @@ from transnet.study.run_curves import curves_of
 from transnet.study.sheets import Cell, Sheet
 from transnet.study.tables import rows_of, table
 from transnet.train.checkpoint import write_atomically
-from transnet.train.config import TrainConfig, from_dict
+from transnet.train.config import TrainConfig, data_name, from_dict
 from transnet.train.run import command
 
 KIND_TITLES = {
@@ -48,15 +48,16 @@ class Section:
     run_sheet: Sheet
 
 
-def write_report(out: str | Path, *, device: str = "auto") -> Path:
+def write_report(out: str | Path, *, data: str | None = None, device: str = "auto") -> Path:
     """Write ``report.html``, and its tables and figures as files, from the finished runs of a study's folder.
 
     Args:
         out: the study's folder.
+        data: where the data lies, for the networks that were not measured before; None: where its name finds it.
         device: where networks are measured, where that was not done before.
     """
     folder = Path(out)
-    sections = [_section(group, folder, device) for group in read_folder(folder)]
+    sections = [_section(group, folder, data, device) for group in read_folder(folder)]
     for section in sections:
         for sheet in (*section.tables, *(figure.sheet for figure in section.figures if figure.sheet)):
             path = folder / "tables" / f"{section.group.name}-{sheet.key}"
@@ -68,12 +69,14 @@ def write_report(out: str | Path, *, device: str = "auto") -> Path:
     return page
 
 
-def _section(group: Group, folder: Path, device: str) -> Section:
-    measured = measure(group, folder, device=device)
+def _section(group: Group, folder: Path, data: str | None, device: str) -> Section:
+    place = data if data and data_name(data) == data_name(group.some.settings["data"]) else None
+    measured = measure(group, folder, data=place, device=device)
     tables = [sheet for target in ("pruned", "full", "ablation") if (sheet := table(group, target))]
     figures = []
     drawn = folder / "figures"
-    if (curves := measured["ensembles"]) and any(len(points) > 1 for points in curves.values()):
+    curves = measured["ensembles"]
+    if any(len(points) > 1 for points in curves.values()):
         caption = "Every instance is one complete pass from image to output; an ensemble is the mean of the outputs."
         figures.append(
             _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))

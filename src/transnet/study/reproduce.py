@@ -4,8 +4,10 @@ from pathlib import Path
 
 from transnet.study.execute import Here, Outcome, Place, execute
 from transnet.study.finished import note_study
-from transnet.study.plan import Study, plan
+from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.report import write_report
+from transnet.train.evaluation import own_data
+from transnet.train.run import Run
 
 
 def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | None]:
@@ -15,12 +17,20 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
         How the runs went, and the report; None where the study was stopped or no run finished.
     """
     runs = plan(study)
+    _check_data(study, runs)
     Path(study.out).mkdir(parents=True, exist_ok=True)
     outcome = execute(runs, _place(study), quiet=quiet)
     note_study(study, outcome.failed)
     if outcome.stopped or len(outcome.failed) == len(runs):
         return outcome, None
-    return outcome, write_report(study.out, device=study.device)
+    return outcome, write_report(study.out, data=study.data, device=study.device)
+
+
+def _check_data(study: Study, runs: list[PlannedRun]) -> None:
+    """Say it before anything is trained: what is finished must have seen the data that the rest is to see."""
+    finished = [run for run in runs if Run(run.config.out).finished]
+    if 0 < len(finished) < len(runs) and study.on == "here":  # a cluster's nodes may have data that this one has not
+        own_data(finished[0].config.out, at=study.data)
 
 
 def _place(study: Study) -> Place:

@@ -14,22 +14,23 @@ from transnet.train.config import TrainConfig
 STOPPED = 3  # exit status of a run that was asked to stop and saved its state
 
 
-def train_alone(config: TrainConfig) -> dict[str, Any]:
-    """Train a run, or go on with it, while no other process does so.
+def train_alone(config: TrainConfig, data: str) -> dict[str, Any]:
+    """Train a run, or go on with it, on the data that lies there, while no other process does so.
 
     A process that was given up, because its machine seemed dead, may still be writing: two must never share a folder.
     """
     from transnet.train.loop import train
 
     with _lock(Path(config.out)):
-        return train(config, quiet=True)
+        return train(config, data=data, quiet=True)
 
 
-def work(config: TrainConfig, log: Path, environment: dict[str, str], threads: int) -> None:
+def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str], threads: int) -> None:
     """What a run's process does. Exit status: 0 finished, 3 stopped, 1 failed, with the reason as the log's last line.
 
     Args:
         config: the run.
+        data: where its data lies.
         log: where everything goes that is said.
         environment: set before anything looks at it, such as the GPU to use.
         threads: of the CPU.
@@ -46,7 +47,7 @@ def work(config: TrainConfig, log: Path, environment: dict[str, str], threads: i
 
     torch.set_num_threads(threads)
     try:
-        train_alone(config)
+        train_alone(config, data)
     except Stopped:
         sys.exit(STOPPED)
     except (ValueError, OSError) as error:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import types
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,14 +148,28 @@ FREE |= {"compile", "cuda_graph", "channels_last"}
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The settings that keep a run from being resumed, each as ``--lr: 0.1 before, 0.2 now``."""
+    """The settings that keep a run from being resumed, each as ``--lr: 0.1 before, 0.2 now``.
+
+    Data may lie elsewhere than before if it is called the same; whether it is the same its fingerprint tells.
+    """
     # A setting that did not exist yet was at its default.
     before = {field.name: field.default for field in dataclasses.fields(TrainConfig)} | before
+
+    def same(name: str) -> bool:
+        if name == "data":
+            return data_name(str(before.get("data"))) == data_name(now["data"])
+        return bool(before.get(name) == now.get(name))
+
     return [
         f"{_flag(name)}: {before.get(name)!r} before, {now.get(name)!r} now"
         for name in now
-        if name not in FREE and before.get(name) != now.get(name)
+        if name not in FREE and not same(name)
     ]
+
+
+def data_name(data: str) -> str:
+    """What data is called wherever it lies: its name, or the last part of its path."""
+    return Path(os.path.abspath(Path(data).expanduser())).name
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:

@@ -67,19 +67,40 @@ class Outputs:
 
 
 def collect(
-    path: str | Path, *, data: str | None = None, split: Literal["test", "val"] = "test", device: str = "auto"
+    path: str | Path, *, data: str | DataSet | None = None, split: Literal["test", "val"] = "test", device: str = "auto"
 ) -> Outputs:
     """Run a finished run's network over a split and keep its outputs, for scores and ensembles of any kind."""
     where = find_device(device, World())
     content = Run(path).read_config()
     net = load(path).to(where)
-    opened = _open(str(path), content, data)
+    opened = data if isinstance(data, DataSet) else _open(str(path), content, data)
     part = opened.val if split == "val" else opened.test
     if part is None:
         raise ConfigError(f"{path}: was trained without --val-fraction, so there is no validation split")
     look = _looker(content, opened, where)
     views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
     return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint)
+
+
+def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
+    """The data that a run was trained on, opened again.
+
+    Args:
+        path: the run's folder.
+        at: where it lies, where that is not what the run calls it.
+
+    Raises:
+        DataError: where it is not there any more, or has changed.
+    """
+    content = Run(path).read_config()
+    train = content["train"]
+    shares = {name: train[name] for name in ("image_size", "val_fraction", "train_fraction")}
+    opened = _open_again(str(path), train, at, **shares)
+    if opened.fingerprint != content["data"]["fingerprint"]:
+        raise DataError(
+            f"--data: {at or train['data']} is not what {path} was trained on: the content, order or splits differ"
+        )
+    return opened
 
 
 def some_images(path: str, n: int) -> list[Pixels]:
@@ -93,17 +114,24 @@ def some_images(path: str, n: int) -> list[Pixels]:
 
 
 def _open(path: str, content: dict[str, Any], data: str | None) -> DataSet:
-    train = content["train"]
-    opened = open_data(
-        data or train["data"], image_size=content["data"]["image_size"],
-        val_fraction=0.0 if data else train["val_fraction"], on_bad_image=train["on_bad_image"],
-        label_column=train["label_column"],
-    )  # fmt: skip
+    shares = {"val_fraction": 0.0 if data else content["train"]["val_fraction"]}
+    opened = _open_again(path, content["train"], data, image_size=content["data"]["image_size"], **shares)
     if list(opened.classes) != content["data"]["classes"]:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
     if opened.channels != content["data"]["channels"]:
         raise DataError(f"{path}: takes {content['data']['channels']} channels, {opened.name} has {opened.channels}")
     return opened
+
+
+def _open_again(path: str, train: dict[str, Any], data: str | None, **how: Any) -> DataSet:
+    try:
+        return open_data(
+            data or train["data"], on_bad_image=train["on_bad_image"], label_column=train["label_column"], **how
+        )
+    except DataError as error:
+        if data:
+            raise
+        raise DataError(f"{error} ({path} was trained on it; where it lies elsewhere now, give --data)") from None
 
 
 def _looker(content: dict[str, Any], opened: DataSet, device: torch.device) -> Looker:

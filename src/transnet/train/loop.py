@@ -20,7 +20,7 @@ from transnet.data.stream import stream
 from transnet.measure.evaluate import count, result_of, scores
 from transnet.model import TransNet
 from transnet.train import checkpoint
-from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
+from transnet.train.config import ConfigError, TrainConfig, differences, from_dict, to_dict
 from transnet.train.curves import Curves
 from transnet.train.device import determinism, device_name, find_device
 from transnet.train.distributed import join
@@ -36,12 +36,15 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the message says where it stood and what to try."""
 
 
-def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = False) -> dict[str, Any]:
+def train(
+    config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False
+) -> dict[str, Any]:
     """Train a run and return its result, which also stands in its folder.
 
     Args:
         config: the settings.
         model: a backbone of your own, any module that ends in `nn.Linear`; by default ``config.model`` by name.
+        data: where the data lies, for a run that is to keep its name alone; by default ``config.data`` is the place.
         quiet: say nothing and show no progress.
 
     Raises:
@@ -52,7 +55,7 @@ def train(config: TrainConfig, *, model: nn.Module | None = None, quiet: bool = 
     processes = join(config.device)
     device = find_device(config.device, processes)
     with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
-        return Trainer(config, processes, device, model, quiet=quiet).train()
+        return Trainer(config, processes, device, model, data=data, quiet=quiet).train()
 
 
 class Trainer(Prepared):
@@ -87,7 +90,7 @@ class Trainer(Prepared):
             "versions": versions(),
             "device": device_name(self.device),
             "processes": self.world.size,
-            "command": self._command(),
+            "command": self._command(from_dict(self.content["train"])),
             "commit": commit(),
             "config": self.content,
         }
@@ -287,7 +290,7 @@ class Trainer(Prepared):
 
     def _how_to_go_on(self, epoch: int, step: int) -> str:
         more = f" and {step} of {self.feed.steps} steps" if step else ""
-        again = f"{self._command()} --resume" if self.given is None else "the same call, with resume=True"
+        again = f"{self._command(self.config)} --resume" if self.given is None else "the same call, with resume=True"
         stood = f"{epoch} of {self.config.epochs} epochs{more}"
         return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
 

@@ -24,8 +24,9 @@ class Prepared:
     """The parts of a run, by name: ``data``, ``net``, ``feed``, ``step``, ``look``, ``optimizer``, ``rates``."""
 
     def __init__(
-        self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *, quiet: bool
-    ) -> None:
+        self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *,
+        data: str | None, quiet: bool,
+    ) -> None:  # fmt: skip
         d4.parse(config.transforms)  # a mistake there is said before anything is read
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
@@ -34,6 +35,7 @@ class Prepared:
         self.config = dataclasses.replace(config, resume=resume)
         self.run = Run(config.out)
         self.given = model
+        self.place = data or config.data
         self.seconds = 0.0  # of training, over all processes that went on with the run
 
     def prepare(self) -> None:
@@ -85,7 +87,7 @@ class Prepared:
 
         def opened() -> DataSet:
             return open_data(
-                config.data, image_size=config.image_size,
+                self.place, image_size=config.image_size,
                 val_fraction=config.val_fraction, train_fraction=config.train_fraction,
                 on_bad_image=config.on_bad_image, label_column=config.label_column, progress=self.speaks,
             )  # fmt: skip
@@ -143,8 +145,8 @@ class Prepared:
             f"seed {config.seed}, on {device_name(self.device)}"
         )
 
-    def _command(self) -> str:
-        return command(self.config, recipes.settings(self.config.recipe, self.config.data))
+    def _command(self, config: TrainConfig) -> str:
+        return command(config, recipes.settings(config.recipe, config.data))
 
 
 def natural_pairs(names: tuple[str, ...]) -> list[str]:

@@ -143,7 +143,10 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
         raise ConfigError(f"{run.path}: was trained from a model of your own; give it as load(path, model=…)")
     about = of_run(content, run.config, named=model is None)
     if not run.model.is_file():
-        raise ConfigError(f"{run.model} does not exist; the run is not finished: go on with --resume")
+        hint = "its result was kept without: train it again in another folder"
+        raise ConfigError(
+            f"{run.model} does not exist; {hint if run.finished else 'the run is not finished: go on with --resume'}"
+        )
     expected = run.read_result().get("model_sha256") if run.finished else None
     if expected and checkpoint.sha256(run.model) != expected:
         raise ConfigError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result})")
@@ -153,9 +156,11 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
 
 def describe(config: TrainConfig, data: DataSet) -> dict[str, Any]:
     """The content of ``config.json``."""
+    # Where on a machine the folder lies is no part of a run.
+    out = Path(config.out).name if Path(config.out).is_absolute() else config.out
     return {
         "schema": 1,
-        "train": to_dict(dataclasses.replace(config, resume=False)),
+        "train": to_dict(dataclasses.replace(config, out=out, resume=False)),
         "data": {
             "name": data.name,
             "classes": list(data.classes),

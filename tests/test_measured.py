@@ -1,0 +1,145 @@
+"""A study in stretches: the weights of a stretch are gone in the next, and nothing is lost or trained twice."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_runs import images_file
+from transnet.data import DataError
+from transnet.study.finished import FinishedRun, Group, read_folder
+from transnet.study.measured import Measured, measure
+from transnet.study.plan import Study
+from transnet.study.report import write_report
+from transnet.study.reproduce import reproduce
+from transnet.train.run import Run
+
+WEIGHTS = ("*.safetensors", "state", "logs", "*.lock")
+
+
+def moved(study: Path, target: Path) -> Path:
+    """The study's folder as it comes back from a machine: without weights, and in another place."""
+    shutil.copytree(study, target, ignore=shutil.ignore_patterns(*WEIGHTS))
+    return target
+
+
+def results(study: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in study.glob("runs/*/result.json")}
+
+
+def only_group(study: Path) -> Group:
+    (group,) = read_folder(study)
+    return group
+
+
+def carried_out(target: Any, out: Path, **settings: Any) -> dict[str, bytes]:
+    study = Study(target, **{"seeds": 2, "epochs": 1, "device": "cpu", "out": str(out), **settings})
+    outcome, page = reproduce(study, quiet=True)
+    assert not outcome.failed
+    assert page == out / "report.html"
+    return results(out)
+
+
+@pytest.fixture(scope="module")
+def stretches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`small_study` in two stretches: first two seeds of what Table 2 needs, then the rest."""
+    folder = tmp_path_factory.mktemp("stretches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRANSNET_CACHE", str(folder / "cache"))
+        before = carried_out("pruned", folder / "first", data="digits", train_fraction=0.1)
+        second = moved(folder / "first", folder / "second")
+        after = carried_out("all", second, data="digits", train_fraction=0.1, checkpoint_every=3)
+    assert len(before) == 14
+    assert len(after) == 22
+    assert before.items() <= after.items()  # nothing was trained twice
+    assert not (second / "runs" / "digits-fast-t2-s0" / "model.safetensors").exists()
+    return second
+
+
+@pytest.mark.parametrize("table", ["pruned", "full", "ablation", "generalization", "invariance"])
+def test_tables_are_those_of_a_study_in_one_go(stretches: Path, small_study: Path, table: str) -> None:
+    for suffix in (".md", ".csv"):
+        name = f"tables/digits-fast-{table}{suffix}"
+        assert (stretches / name).read_text() == (small_study / name).read_text()
+
+
+def test_kernels_are_those_of_a_study_in_one_go(stretches: Path, small_study: Path) -> None:
+    found, expected = (measure(only_group(study), study)["invariance"] for study in (stretches, small_study))
+    assert found == expected
+
+
+def test_every_ensemble_whose_members_shared_a_stretch_is_there(stretches: Path, small_study: Path) -> None:
+    found, expected = (measure(only_group(study), study)["ensembles"] for study in (stretches, small_study))
+    assert found["Tm"] == expected["Tm"]
+    for curve in ("base", "PT2"):
+        assert found[curve] == expected[curve][:2]
+        assert [len(point["ensembles"]) for point in found[curve]] == [4, 2]
+        assert len(expected[curve]) == 4  # three and four members had one of each stretch among them
+    assert "m base, n = 4 2<" in (stretches / "report.html").read_text()
+
+
+def test_a_folder_without_weights_reports_the_same_again(stretches: Path, tmp_path: Path) -> None:
+    copy = moved(stretches, tmp_path / "copy")
+    (copy / "report.html").unlink()
+    assert write_report(copy).read_text() == (stretches / "report.html").read_text()
+
+
+def test_results_without_weights_that_nothing_was_measured_on(small_study: Path, tmp_path: Path) -> None:
+    copy = moved(small_study, tmp_path / "copy")
+    shutil.rmtree(copy / "measured")
+    page = write_report(copy).read_text()
+    assert "Table 2" in page
+    assert "Fig. 4" in page
+    assert "Fig. 3" not in page
+    assert "Fig. 5" not in page
+
+
+def test_a_run_that_was_trained_again_is_measured_again(tmp_path: Path) -> None:
+    def run(mark: str) -> FinishedRun:
+        return FinishedRun("a", "t2", 0, tmp_path, {"model_sha256": mark}, [])
+
+    (tmp_path / "model.safetensors").touch()
+    file = tmp_path / "measured.json"
+    assert Measured(file).part("it", [run("first")], lambda: {"value": 1}) == {"value": 1}
+    assert Measured(file).part("it", [run("first")], lambda: {"value": 2}) == {"value": 1}
+    assert Measured(file).part("it", [run("second")], lambda: {"value": 2}) == {"value": 2}
+    (tmp_path / "model.safetensors").unlink()
+    assert Measured(file).part("it", [run("second")], lambda: {"value": 3}) == {"value": 2}
+    assert Measured(file).part("it", [run("third")], lambda: {"value": 3}) is None
+
+
+def test_data_that_lies_elsewhere_is_the_same_if_it_is_called_and_made_the_same(tmp_path: Path) -> None:
+    for place, seed in (("here", 0), ("there", 0), ("wrong", 1)):
+        (tmp_path / place).mkdir()
+        images_file(tmp_path / place / "stripes.npz", seed=seed)
+    first = carried_out("invariance", tmp_path / "first", seeds=1, data=str(tmp_path / "here" / "stripes.npz"))
+    second = moved(tmp_path / "first", tmp_path / "second")
+    (tmp_path / "here" / "stripes.npz").unlink()
+    with pytest.raises(DataError, match=r"is not what .*stripes-fast-t4-s0 was trained on"):
+        carried_out("ensembles", second, seeds=1, data=str(tmp_path / "wrong" / "stripes.npz"))
+    assert results(second) == first
+    after = carried_out("ensembles", second, seeds=1, data=str(tmp_path / "there" / "stripes.npz"))
+    assert len(after) == 10
+    assert first.items() <= after.items()
+
+
+def test_what_is_kept_names_no_place_of_the_machine(small_study: Path) -> None:
+    kept = moved(small_study, small_study.with_name(small_study.name + "-kept"))
+    files = [path for path in kept.rglob("*") if path.is_file() and path.suffix in (".json", ".jsonl", ".html", ".md")]
+    assert len(files) > 60
+    for path in files:
+        assert str(small_study) not in path.read_text(), path
+    command = json.loads((kept / "runs" / "digits-fast-t2-s1" / "result.json").read_text())["command"]
+    assert "--out digits-fast-t2-s1" in command
+
+
+def test_runs_that_saw_different_data_are_not_compared(small_study: Path, tmp_path: Path) -> None:
+    copy = moved(small_study, tmp_path / "copy")
+    changed = Run(copy / "runs" / "digits-fast-t2-s1")
+    result = changed.read_result()
+    result["config"]["data"]["fingerprint"] = "another"
+    changed.result.write_text(json.dumps(result))
+    with pytest.raises(ValueError, match="digits-fast-t2-s1 saw different data"):
+        write_report(copy)

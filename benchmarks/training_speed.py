@@ -47,7 +47,7 @@ class Bench:
             data or self.args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False,
             device=self.args.device, transforms=",".join(ROTATIONS[:m]), batch_size=batch, **{**self.small, **settings},
         )  # fmt: skip
-        trainer = Trainer(config, World(), find_device(config.device, World()), None, quiet=True)
+        trainer = Trainer(config, World(), find_device(config.device, World()), None, data=None, quiet=True)
         start = time.perf_counter()
         trainer.prepare()
         trainer.step.prepare()

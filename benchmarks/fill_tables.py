@@ -139,6 +139,8 @@ def tuning():
         f"one seed, {found['device']} ([results/tune_fast.json](results/tune_fast.json)). The first row is the "
         "starting point, the others change one thing. These images chose the recipe, so they do not judge it."
     )
+    if "remark" in found:
+        caption += f" The file's remark: {found['remark']}"
     return caption + "\n\n" + table(["candidate", "base %", "PT2 %", "T2 %"], rows)
 
 

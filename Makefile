@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/installed
 
-.PHONY: help test test-all check demo format clean
+.PHONY: help test test-all check demo docs format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Building .venv with the tested versions: about 5.5 GB and 3 to 5 minutes, most of it torch."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv .venv
-	$(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[all,dev]'
+	$(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[all,dev,docs]'
 	@touch $(STAMP)
 
 # One thread a process and a process a core: the tests' networks are too small for threads.
@@ -35,9 +35,13 @@ check: $(STAMP) ## ruff and mypy
 demo: $(STAMP) ## base against TransNet on digits, under two minutes
 	.venv/bin/transnet demo
 
+docs: $(STAMP) ## the documentation as a site, in site/; any warning is an error
+	$(PY) -m mkdocs build --strict
+	@echo "Open site/index.html, or with search: $(PY) -m http.server --directory site"
+
 format: $(STAMP) ## put the code into the project's format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-clean: ## remove the environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .hypothesis
+clean: ## remove the environment, the site and caches
+	rm -rf .venv site .mypy_cache .ruff_cache .hypothesis

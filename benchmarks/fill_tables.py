@@ -1,9 +1,14 @@
-"""Write the figures of results/ into README.md, between its markers; ``--check`` only says whether they agree.
+"""Write the figures of results/ into README.md and docs/, between markers; ``--check`` only says whether they agree.
 
     python benchmarks/fill_tables.py
     python benchmarks/fill_tables.py --check
 
-Nobody types a result: a table that cannot be made from a file is not made.
+Nobody types a result: a table that cannot be made from a file is not made. A page says where one belongs:
+
+    <!-- table: demo -->
+    <!-- end -->
+
+with a name of `TABLES`. A study's tables are those that `transnet report` wrote: results/NAME/tables/*.md.
 """
 
 import json
@@ -71,7 +76,7 @@ def demo():
     return table(head, rows) + "\n\n" + caption
 
 
-def results():
+def costs():
     parts = []
     if found := read("loss_overhead_cpu.json"):
         rows = [[r["m"], f"{r['time_ratio']:.3f}", f"{r['memory_ratio']:.3f}"] for r in found["rows"]]
@@ -106,29 +111,139 @@ def results():
             "how far equal models differ ([results/pruned_latency_cpu.json](results/pruned_latency_cpu.json)):\n\n"
             + table(head, rows)
         )
+    return "\n\n".join(parts)
+
+
+def results():
     accuracy = "Accuracy on CIFAR-100 is not in this table yet: a figure is shown only when its runs are in `results/`."
-    return "\n\n".join([accuracy, *parts])
+    return "\n\n".join([accuracy, costs(), new_user()])
 
 
-TABLES = {"demo": demo, "results": results}
+def studies():
+    found = [path.read_text().strip() for path in sorted(RESULTS.glob("*/tables/*.md"))]
+    missing = "No study is in `results/` yet. [Reproducing the paper](reproducing.md) says how one is made."
+    return "\n\n".join(found) or missing
+
+
+def tuning():
+    found = read("tune_fast.json")
+    if not found:
+        return "Not measured yet: `python benchmarks/tune_fast.py`."
+    rows = [
+        [row["candidate"], *(f"{100 * value:.2f}" for value in (row["base"]["pruned"], row["T2"]["pruned"],
+                                                               row["T2"]["full"]))]
+        for row in found["rows"]
+    ]  # fmt: skip
+    caption = (
+        f"The recipe `fast`: accuracy on validation images, {found['split']} of CIFAR-100, {found['epochs']} epochs, "
+        f"one seed, {found['device']} ([results/tune_fast.json](results/tune_fast.json)). The first row is the "
+        "starting point, the others change one thing. These images chose the recipe, so they do not judge it."
+    )
+    if "remark" in found:
+        caption += f" The file's remark: {found['remark']}"
+    return caption + "\n\n" + table(["candidate", "base %", "PT2 %", "T2 %"], rows)
+
+
+def errors():
+    found = read("fold_exactness.json")
+    worst = {(row["model"], row["size"]): row for row in found["compared"]}
+
+    def cell(name, side, rule):
+        value = max(worst[name, side][rule].values())
+        return f"{100 * value:.1f} %" if value > 1e-6 else f"{value:.0e}"
+
+    columns = [(64, "plain"), (64, "exact"), (96, "plain"), (96, "exact"), (65, "plain")]
+    head = ["network", *(f"{'plain rule' if rule == 'plain' else rule}, {side}×{side}" for side, rule in columns)]
+    names = dict.fromkeys(row["model"] for row in found["compared"])
+    return table(head, [[name, *(cell(name, side, rule) for side, rule in columns)] for name in names])
+
+
+def folds():
+    found = read("fold_exactness.json")
+    names = dict.fromkeys([*(row["model"] for row in found["compared"]), *found["exact"]])
+    bound = max([*found["exact"].values(), *(max(row["exact"].values()) for row in found["compared"])])
+    return f"{len(names)} tried, none with an error above {bound:.0e}: " + ", ".join(names) + "."
+
+
+def refused():
+    found = read("fold_exactness.json")
+    rows = [[name, reason.removeprefix("fold: ")] for name, reason in found["refused"].items()]
+    return table(["network", "why not"], rows)
+
+
+def new_user():
+    found = read("new_user_path.json")
+    if not found:
+        return "Not measured yet: `python benchmarks/new_user_path.py`."
+    return (
+        f"From a folder of {found['images']:,} images of 8×8 pixels to a prediction by an ONNX file: "
+        f"{len(found['rows'])} commands, {found['seconds']:.0f} s in all, start-up included, {found['device']} "
+        "([results/new_user_path.json](results/new_user_path.json))."
+    )
+
+
+def times():
+    found = read("new_user_path.json")
+    if not found:
+        return new_user()
+    rows = [[f"`{row['command']}`", f"{row['seconds']:.1f}"] for row in found["rows"]]
+    return table(["command", "seconds"], [*rows, ["all", f"{found['seconds']:.1f}"]]) + "\n\n" + new_user()
+
+
+def printed(step):
+    """What a command of the tutorial printed when it was last measured."""
+
+    def fence():
+        found = read("new_user_path.json")
+        return f"```text\n{found['rows'][step]['printed'].rstrip()}\n```" if found else new_user()
+
+    return fence
+
+
+def files():
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        found = read(path.name)
+        where = f"[results/{path.name}](results/{path.name})"
+        rows.append([where, f"`{found['command']}`", found.get("commit", ""), found["device"]])
+    return table(["file", "command", "commit", "device"], rows)
+
+
+TABLES = {
+    "demo": demo, "results": results, "costs": costs, "studies": studies, "tuning": tuning, "files": files,
+    "errors": errors, "folds": folds, "refused": refused, "new user": new_user, "tutorial times": times,
+    **{f"tutorial {name}": printed(i) for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))},
+}  # fmt: skip
+MARKED = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def filled(page):
+    """The page's text with every marked table as results/ has it now."""
+
+    def again(marked):
+        name = marked[1]
+        if name not in TABLES:
+            sys.exit(f"{page}: unknown table {name!r}; known are {', '.join(TABLES)}")
+        content = TABLES[name]()
+        if page.name != "README.md":  # a site of docs/ has no results/ to link to
+            content = re.sub(r"\[(results/.*?)\]\(\1\)", r"`\1`", content)
+        return f"<!-- table: {name} -->\n\n{content}\n\n<!-- end -->"
+
+    return MARKED.sub(again, page.read_text())
 
 
 def main():
-    readme = ROOT / "README.md"
-    before = readme.read_text()
-    after = before
-    for name, make in TABLES.items():
-        if not re.search(rf"<!-- table: {name} -->\n.*?<!-- end -->", after, re.DOTALL):
-            sys.exit(f"README.md has no markers for the table {name}")
-        start, end = f"<!-- table: {name} -->\n", "<!-- end -->"
-        head, rest = after.split(start, 1)
-        after = f"{head}{start}\n{make()}\n\n{end}{rest.split(end, 1)[1]}"
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    used = [name for page in pages for name in MARKED.findall(page.read_text())]
+    if unused := sorted(set(TABLES) - set(used)):
+        sys.exit(f"no page has markers for the table {unused[0]}")
+    differ = [page for page in pages if filled(page) != page.read_text()]
     if "--check" in sys.argv[1:]:
-        if after != before:
-            sys.exit("README.md and results/ differ: run python benchmarks/fill_tables.py")
-        print("README.md agrees with results/")
-    else:
-        readme.write_text(after)
+        if differ:
+            sys.exit(f"{differ[0].relative_to(ROOT)} and results/ differ: run python benchmarks/fill_tables.py")
+        print("README.md and docs/ agree with results/")
+    for page in differ:
+        page.write_text(filled(page))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
 """How exact folding is, beside the paper's plain rule, and which architectures can be folded.
 
     python benchmarks/fold_exactness.py --out results/fold_exactness.json
-    python benchmarks/fold_exactness.py --fill docs/folding.md --out results/fold_exactness.json
 
-The first measures, the second writes the tables of the docs page from the file. Networks have random weights and random
-batch norm statistics; errors are max |fold(x) − model(t(x))| / max |model(t(x))| in float64, the worst over
-the seven elements but r0. The plain rule is Prop. 1 to the letter: t⁻¹ on every kernel and nothing else.
+Networks have random weights and random batch norm statistics; errors are max |fold(x) − model(t(x))| / max
+|model(t(x))| in float64, the worst over the seven elements but r0. The plain rule is Prop. 1 to the letter: t⁻¹ on
+every kernel and nothing else.
 """
 
 import argparse
 import copy
 import json
-import re
 from pathlib import Path
 
 import timm
@@ -104,40 +102,12 @@ def measure() -> dict[str, object]:
     return {"compared": compared, "exact": exact, "refused": refused}
 
 
-def tables(result: dict) -> dict[str, str]:
-    worst = {(row["model"], row["size"]): row for row in result["compared"]}
-
-    def cell(name: str, side: int, rule: str) -> str:
-        value = max(worst[name, side][rule].values())
-        return f"{100 * value:.1f} %" if value > 1e-6 else f"{value:.0e}"
-
-    head = "| network | plain rule, 64×64 | exact, 64×64 | plain rule, 96×96 | exact, 96×96 | plain rule, 65×65 |"
-    rows = [head, "|---|---|---|---|---|---|"]
-    for name in dict.fromkeys(row["model"] for row in result["compared"]):
-        cells = [cell(name, side, rule) for side in SIZES for rule in ("plain", "exact")]
-        rows.append(f"| {name} | {' | '.join(cells)} | {cell(name, 65, 'plain')} |")
-    names = [row["model"] for row in result["compared"]] + list(result["exact"])
-    bound = max([*result["exact"].values(), *(max(row["exact"].values()) for row in result["compared"])])
-    works = f"{len(set(names))} tried, none with an error above {bound:.0e}: " + ", ".join(dict.fromkeys(names)) + "."
-    refused = ["| network | why not |", "|---|---|"]
-    refused += [f"| {name} | {reason.removeprefix('fold: ')} |" for name, reason in result["refused"].items()]
-    return {"errors": "\n".join(rows), "works": works, "refused": "\n".join(refused)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the file of results, to be written or to fill from")
-    parser.add_argument("--fill", type=Path, help="a Markdown page whose marked tables are to be filled")
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.fill is None:
-        result = {**environment("cpu"), **measure()}
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-        return
-    page = options.fill.read_text()
-    for name, table in tables(json.loads(options.out.read_text())).items():
-        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        page = re.sub(f"{start}.*?{end}", lambda _, s=start, t=table, e=end: f"{s}\n{t}\n{e}", page, flags=re.S)
-    options.fill.write_text(page)
+    result = {**environment("cpu"), **measure()}
+    options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

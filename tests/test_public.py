@@ -1,9 +1,7 @@
 """The public names, and what importing them costs."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -36,9 +34,3 @@ def test_fold_stays_the_function_after_its_file_was_imported():
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(AttributeError, match="no attribute 'Transnet'; it has TransNet"):
         transnet.Transnet  # noqa: B018
-
-
-def test_the_readmes_python_runs():
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    code = re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1]
-    assert python(code + "\nprint(type(better).__name__)") == "ResNet"

@@ -20,7 +20,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Images in their splits, and how a network is to see them; :func:`transnet.data.open_data` makes one.
+    """Images in their splits, and how a network is to see them; `transnet.data.open_data` makes one.
 
     Attributes:
         name: the name that was given, or that of the folder or file.

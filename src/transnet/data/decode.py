@@ -2,7 +2,7 @@
 
 What comes out is what an image viewer shows: the EXIF orientation is applied, transparent parts lie on white,
 CMYK and palettes become RGB, 16-bit grey becomes 8-bit grey, and of an animation the first frame is taken.
-Anything that cannot be read whole is a :class:`DataError`; so is an image of more pixels than Pillow's limit
+Anything that cannot be read whole is a `DataError`; so is an image of more pixels than Pillow's limit
 against decompression bombs, which Pillow itself would only warn about.
 """
 

@@ -11,7 +11,7 @@
 | imagenet200   | 224        | Tiny ImageNet's 200 classes in ImageNet | crops out of 256, flip |
 
 Digits are never flipped, for a flipped 2 is none; clothes may be. A folder of that name in ``TRANSNET_DATA``,
-in any form that :func:`transnet.data.open_data` reads, is used in place of a download.
+in any form that `transnet.data.open_data` reads, is used in place of a download.
 """
 
 import gzip

@@ -33,7 +33,7 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
 
     Args:
         root: the folder, for messages.
-        shards: its files, see :func:`find_shards`.
+        shards: its files, see `find_shards`.
         label_column: the column of labels; None finds it.
 
     Raises:

@@ -16,7 +16,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def resident_array(store: Store, rows: Rows, hashes: Pixels, *, channels: int, size: int, progress: bool) -> Pixels:
-    """These rows as uint8 (N, size, size, channels); :meth:`Split.resident` is the way to call it.
+    """These rows as uint8 (N, size, size, channels); `Split.resident` is the way to call it.
 
     What already is an array in memory is not kept in the cache, unless it has to be resized.
     """

@@ -51,7 +51,7 @@ def open_data(
     Args:
         data: a name (``digits cifar10 cifar100 fashion-mnist imagenette imagewoof imagenet200``); a folder of
             class folders, or with train/ and val/ or test/ of such inside (a lone val/ is the test set); a
-            folder of parquet shards; an ``.npz`` (see :func:`transnet.data.arrays.read_npz`). A name comes
+            folder of parquet shards; an ``.npz`` (see `transnet.data.arrays.read_npz`). A name comes
             before a folder called the same: write ``./cifar10`` for that.
         image_size: side of the square the network sees; None: the data set's own.
         val_fraction: the share of the training images, class by class, that becomes the validation split.

@@ -16,10 +16,10 @@ Rows = npt.NDArray[np.int64]
 
 
 class Split:
-    """The images of one part of a data set, with their labels; :func:`open_data` makes them.
+    """The images of one part of a data set, with their labels; `open_data` makes them.
 
-    Take :meth:`resident` where all images fit the device, :func:`transnet.data.stream.stream` where they do
-    not, and :meth:`decode` to look at one.
+    Take `resident` where all images fit the device, `transnet.data.stream.stream` where they do
+    not, and `decode` to look at one.
 
     Attributes:
         labels: int64 (N,), on the CPU.
@@ -52,14 +52,14 @@ class Split:
             raise DataError(f"{self.where(i)}: {error}") from error
 
     def resident_bytes(self, size: int) -> int:
-        """How much memory :meth:`resident` takes at that size: compare it with what the device has free."""
+        """How much memory `resident` takes at that size: compare it with what the device has free."""
         return len(self) * size * size * self.channels
 
     def resident(self, size: int, *, progress: bool = True) -> Tensor:
         """All images as one uint8 tensor (N, size, size, C) on the CPU, to be copied to the device.
 
         Shorter sides are resized to ``size``, then the centre square is taken. The images are decoded once,
-        on all cores, and kept in the cache folder (see :mod:`transnet.data.cache`); writing to the tensor
+        on all cores, and kept in the cache folder (see `transnet.data.cache`); writing to the tensor
         changes neither.
 
         Raises:

@@ -11,6 +11,8 @@ import re
 import sys
 from pathlib import Path
 
+from study_tables import accuracy
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 
@@ -106,8 +108,7 @@ def results():
             "how far equal models differ ([results/pruned_latency_cpu.json](results/pruned_latency_cpu.json)):\n\n"
             + table(head, rows)
         )
-    accuracy = "Accuracy on CIFAR-100 is not in this table yet: a figure is shown only when its runs are in `results/`."
-    return "\n\n".join([accuracy, *parts])
+    return "\n\n".join([accuracy(RESULTS), *parts])
 
 
 TABLES = {"demo": demo, "results": results}

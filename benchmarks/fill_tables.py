@@ -16,6 +16,8 @@ import re
 import sys
 from pathlib import Path
 
+from study_tables import accuracy
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 
@@ -115,8 +117,7 @@ def costs():
 
 
 def results():
-    accuracy = "Accuracy on CIFAR-100 is not in this table yet: a figure is shown only when its runs are in `results/`."
-    return "\n\n".join([accuracy, costs(), new_user()])
+    return "\n\n".join([accuracy(RESULTS), costs(), new_user()])
 
 
 def studies():

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from transnet.cli import VERBS, _train_config, run
+from transnet.cli import VERBS, run
+from transnet.cli.train import train_config
 
 # Networks this small only wait for a second thread.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -137,7 +138,7 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
     ],
 )
 def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch):
-    config = _train_config(words)
+    config = train_config(words)
     assert (config.epochs, config.batch_size) == (epochs, batch)
 
 

@@ -98,10 +98,12 @@ def test_rows_without_a_value_sort_last_both_ways(page: Any) -> None:
 
 
 def test_a_run_is_one_click_away(page: Any) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
     run = page.find_element("id", "run-digits-fast-t2-s1")
     assert not run.get_property("open")
     page.find_element("link text", "digits-fast-t2-s1").click()
-    assert run.get_property("open")
+    WebDriverWait(page, 10).until(lambda _: run.get_property("open"))  # the page hears of its new address later
     assert "transnet train digits --out runs/digits-fast-t2-s1" in run.text
     assert "train_fraction" in run.text
     assert len(run.find_elements("css selector", ".curve polyline")) == 4

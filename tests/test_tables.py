@@ -28,7 +28,7 @@ def run(kind: str, seed: int, accuracy: float, *, data: str = "cifar100", flip: 
     # Without flip everything is ten points lower, so that a table by the wrong protocol shows.
     result = {
         "test": view(1, accuracy - 10 if flip else accuracy), "test_flip": view(2, accuracy) if flip else None,
-        "cost": cost, "config": config, "generalization": 2.0,
+        "cost": cost, "config": config, "generalization": 2.0, "train_seconds": 10.0 * KINDS[kind].cost,
     }  # fmt: skip
     return FinishedRun(f"{data}-fast-{kind}-s{seed}", kind, seed, Path(), result, [])
 
@@ -87,6 +87,14 @@ def test_one_seed_is_called_one_seed() -> None:
     assert "1 (one seed)" in text
     assert "**" not in text
     assert "[" not in text
+
+
+def test_a_difference_in_words_claims_no_more_than_there_is() -> None:
+    clear = str(difference([79.0, 79.2, 79.4], [76.0, 76.2]))
+    assert clear.startswith("+3.10 points, 95 % interval +2.")
+    assert clear.endswith("outside the error (n = 3 and 2)")
+    assert str(difference([79.0, 79.2, 79.4], [79.3, 79.0, 79.2])).endswith("inside the error (n = 3)")
+    assert str(difference([79.0], [76.0])) == "+3.00 points, no interval (n = 1)"
 
 
 def test_values_without_spread_claim_nothing() -> None:

@@ -100,7 +100,7 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
             _figure("Fig. 6: the last layer's kernels", files[len(files) // 2 :], caption, invariance_sheet(kernels))
         )
     runs = [_run(run) for run in group.all_runs]
-    return Section(group, _findings(group), _facts(group), tables, figures, runs, _run_sheet(group))
+    return Section(group, _findings(group), facts(group), tables, figures, runs, _run_sheet(group))
 
 
 def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = None) -> Figure:
@@ -116,20 +116,12 @@ def _findings(group: Group) -> list[str]:
         if row is None:
             continue
         for gap, other in ((row.to_base, "the base"), (row.to_equal, "the base of equal training passes")):
-            if gap is None:
-                continue
-            if gap.low is None:
-                found.append(f"{name} against {other}: {gap.mean:+.2f} points, no interval (n = {len(row.values)}).")
-            else:
-                verdict = "outside the error" if gap.certain else "inside the error"
-                found.append(
-                    f"{name} against {other}: {gap.mean:+.2f} points, 95 % interval {gap.low:+.2f} to {gap.high:+.2f}, "
-                    f"{verdict} (n = {len(row.values)})."
-                )
+            if gap is not None:
+                found.append(f"{name} against {other}: {gap}.")
     return found
 
 
-def _facts(group: Group) -> dict[str, str]:
+def facts(group: Group) -> dict[str, str]:
     """What all runs of a group have in common, or where they differ."""
     some = group.some
     data = some.result["config"]["data"]

@@ -38,7 +38,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One row: accuracies in percent, one a run, what they gain over what, and what they cost."""
+    """One row: accuracies in percent, one a run, what they gain over what, and what they cost.
+
+    ``seconds`` are those of training, one a run.
+    """
 
     name: str
     values: tuple[float, ...]
@@ -48,6 +51,7 @@ class Row:
     train_passes: int
     predict_passes: int
     parameters: int
+    seconds: tuple[float, ...]
     leads: bool = False
 
     @property
@@ -91,6 +95,7 @@ def rows_of(group: Group, target: str) -> list[Row]:
                 predict_passes=runs[0].score(part)["passes"],
                 # Pruned, or with one head under all transforms, a network is as large as the base.
                 parameters=cost["parameters"] if part == "full" else parameters,
+                seconds=tuple(run.result["train_seconds"] for run in runs),
             )
         )
     return _mark_leader(rows)

@@ -1,0 +1,39 @@
+"""``transnet demo``."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Train base, T2 and T3 on scikit-learn's digits with few training images, and compare them."""
+
+    out: str | None = None
+    """Keep the runs here; finished ones are not trained again."""
+    seeds: int = 3
+    """Runs of each kind, seeds 0…N−1."""
+    train_fraction: float = 0.15
+    """Share of the training images."""
+    epochs: int = 60
+    """Of each run."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the figures, run by run, to this file too."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train the demo's runs and print their table."""
+    options = tyro.cli(Options, prog="transnet demo", args=list(arguments))
+    if options.seeds < 1:
+        raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
+    from transnet.study.demo import demo, summary
+
+    out = Path(options.out) if options.out else None
+    rows = demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
+    if options.json:
+        Path(options.json).write_text(json.dumps(summary(rows), indent=1))
+    return 0

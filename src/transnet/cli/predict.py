@@ -1,0 +1,44 @@
+"""``transnet predict``."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Predict the class of images: its probability, and how many heads agree.
+
+    MODEL is a run, a folder that transnet prune made, an .onnx file, or hf:owner/name. An image that cannot be read is
+    reported and passed over; the exit status is then 1.
+
+    Example: transnet predict runs/t2 photos/ --confidence 0.9
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """The trained model."""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE…")]
+    """Files, folders, globs; - reads one image from standard input."""
+    confidence: float | Literal["auto"] | None = None
+    """Anytime prediction: run head by head, and stop at this probability. auto: the lowest that stays within 0.1
+    points of all heads on the run's validation split."""
+    format: Literal["table", "jsonl", "csv"] | None = None
+    """None: a table on a terminal, JSON lines elsewhere."""
+    batch_size: int = 64
+    """Images at a time."""
+    device: str = "auto"
+    """cpu, cuda, … auto: a GPU where there is one."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print a line for each image."""
+    options = tyro.cli(Options, prog="transnet predict", args=list(arguments))
+    from transnet.ship.predict import predict_files
+
+    return predict_files(
+        options.model, options.images, format=options.format or ("table" if sys.stdout.isatty() else "jsonl"),
+        out=sys.stdout, confidence=options.confidence, batch_size=options.batch_size, device=options.device,
+    )  # fmt: skip

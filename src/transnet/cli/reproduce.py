@@ -1,0 +1,24 @@
+"""``transnet reproduce``."""
+
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out the study, and print where its report lies."""
+    from transnet.study.plan import Study
+
+    study = tyro.cli(Study, prog="transnet reproduce", args=list(arguments))
+    from transnet.study.reproduce import reproduce
+
+    outcome, page = reproduce(study)
+    for name, error in outcome.failed.items():
+        print(f"transnet: {name} failed: {error}", file=sys.stderr)
+    if outcome.stopped:
+        print("transnet: stopped; everything is saved. The same command goes on from here", file=sys.stderr)
+        return 1
+    if page:
+        print(page)
+    return 1 if outcome.failed else 0

@@ -1,0 +1,42 @@
+"""``transnet serve``."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Open a page to try a model on: drop an image, see what each head sees, says and decides.
+
+    The page answers this machine only, loads nothing from elsewhere, and keeps no image.
+
+    Example: transnet serve runs/t2
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """A run, or any model that transnet predict takes."""
+    confidence: float = 0.9
+    """Where the anytime rule's threshold stands at first."""
+    host: str = "127.0.0.1"
+    """Address to listen on; any but a loopback one lets others in, who need no password."""
+    port: int = 8000
+    """0: any free one."""
+    browser: bool = True
+    """Open the page in a browser."""
+    device: str = "auto"
+    """cpu, cuda, … auto: a GPU where there is one."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until Ctrl-C."""
+    options = tyro.cli(Options, prog="transnet serve", args=list(arguments))
+    from transnet.ship.serve import serve
+
+    serve(
+        options.model, host=options.host, port=options.port, confidence=options.confidence, device=options.device,
+        browser=options.browser,
+    )  # fmt: skip
+    return 0

@@ -1,0 +1,66 @@
+"""``transnet train``."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+if TYPE_CHECKING:
+    from transnet.train.config import TrainConfig
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train, and print the scores on the test set."""
+    config = train_config(arguments)
+    from transnet.train.loop import train
+    from transnet.train.progress import print_scores
+
+    result = train(config)
+    if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+        print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
+        print_scores({"plain": result["test"], "with flip": result["test_flip"]})
+    return 0
+
+
+def train_config(arguments: Sequence[str]) -> "TrainConfig":
+    """The options over their defaults: those of a run's config, or of the recipe for the data set."""
+    from transnet.train.config import ConfigError, TrainConfig, configured, from_dict, read_config
+
+    words = _without(arguments, "--config")
+
+    def parsed(default: TrainConfig) -> TrainConfig:
+        return tyro.cli(TrainConfig, prog="transnet train", args=words, default=default)
+
+    if path := _value(arguments, "--config"):
+        if _value(arguments, "--recipe"):
+            raise ConfigError("--recipe: a run's --config has its settings already; leave one of the two out")
+        return parsed(from_dict({**read_config(Path(path)), "out": tyro.MISSING, "resume": False}))
+    # Which defaults hold depends on two of the options: they are read first.
+    first = parsed(configured(tyro.MISSING, tyro.MISSING))
+    return parsed(
+        dataclasses.replace(configured(first.data, first.out, recipe=first.recipe), data=tyro.MISSING, out=tyro.MISSING)
+    )
+
+
+def _value(arguments: Sequence[str], flag: str) -> str | None:
+    for i, word in enumerate(arguments):
+        if word.startswith(flag + "="):
+            return word.partition("=")[2]
+        if word == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+    return None
+
+
+def _without(arguments: Sequence[str], flag: str) -> list[str]:
+    kept, skip = [], False
+    for word in arguments:
+        if skip:
+            skip = False
+        elif word == flag:
+            skip = True
+        elif not word.startswith(flag + "="):
+            kept.append(word)
+    return kept

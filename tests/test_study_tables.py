@@ -1,0 +1,94 @@
+"""README's table of accuracies, from made-up studies in a folder like results/."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import fill_tables  # type: ignore[import-not-found]
+from study_tables import accuracy  # type: ignore[import-not-found]
+from transnet.study.plan import KINDS
+
+CLEAR = {
+    "base": [76.0, 76.2, 76.4], "base-x2": [77.0, 77.1, 77.3], "t2": [79.0, 79.2, 79.4], "t3": [78.0, 78.3, 78.1],
+    "base-x3": [78.1, 78.0, 78.4],
+}  # fmt: skip
+
+
+def keep_study(results: Path, group: str, values: dict[str, list[float]], *, epochs: int = 60) -> None:
+    """A study's folder: accuracies in percent of pruned classifiers; all heads together reach a point more."""
+    data, recipe = group.split("-")
+    for kind, given in values.items():
+        heads = len(KINDS[kind].transforms.split(","))
+        for seed, value in enumerate(given):
+            config = {
+                "data": {"name": data, "classes": ["a", "b"], "sizes": {"train": 500, "test": 100}, "image_size": 32,
+                         "fingerprint": "f"},
+                "train": {"data": data, "recipe": recipe, "model": "resnet18-cifar", "batch_size": 512, "lr": 0.4,
+                          "schedule": "onecycle", "epochs": epochs * KINDS[kind].epochs},
+            }  # fmt: skip
+            scores = {"pruned": {"accuracy": value / 100, "passes": 2},
+                      "full": {"accuracy": (value + 1) / 100, "passes": 2 * heads}}  # fmt: skip
+            result: dict[str, Any] = {
+                "test": scores, "test_flip": scores, "config": config, "device": "a GPU", "commit": "abc",
+                "cost": {"train_passes": 1000 * KINDS[kind].cost, "parameters": 900 + 100 * heads},
+                "train_seconds": 30.0 * KINDS[kind].cost + seed, "versions": {"torch": "2.11"}, "model_sha256": "m",
+            }  # fmt: skip
+            run = results / data / "runs" / f"{group}-{kind}-s{seed}"
+            run.mkdir(parents=True)
+            (run / "result.json").write_text(json.dumps(result))
+
+
+def lines(text: str) -> dict[str, list[str]]:
+    """The table's rows, by their names."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_every_classifier_has_n_the_paper_s_number_and_its_price(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", CLEAR)
+    found = lines(accuracy(tmp_path))
+    assert list(found)[2:] == ["base", "base, 2× epochs", "base, 3× epochs", "PT2", "T2", "PT3", "T3"]
+    assert [found["PT2"][0], *found["PT2"][3:]] == ["79.20 ± 0.12 (n = 3)", "79.33 ± 0.15", "2,000", "2", "61 ± 1"]
+    assert [found["T2"][0], *found["T2"][3:]] == ["80.20 ± 0.12 (n = 3)", "80.35 ± 0.06", "2,000", "4", "61 ± 1"]
+    assert found["base, 2× epochs"][3] == "–"
+
+
+def test_a_lead_inside_the_error_is_called_that(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", {**CLEAR, "t4": [75.0, 75.1, 75.2]})
+    text = accuracy(tmp_path)
+    assert "Against base: ahead PT2 T2 PT3 T3; behind PT4; inside the error T4." in text
+    assert "Against base of equal training passes: ahead PT2 T2 T3; inside the error PT3; not measured PT4 T4." in text
+    assert lines(text)["PT3"][2] == "-0.03 [-0.46, +0.40]"
+
+
+def test_one_seed_is_called_one_seed_and_claims_nothing(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar10-fast", {"base": [95.0], "t2": [99.0]}, epochs=5)
+    text = accuracy(tmp_path)
+    assert lines(text)["PT2"][0] == "99.00 (one seed)"
+    assert lines(text)["PT2"][1] == "+4.00"
+    assert "Against base: for want of seeds nothing can be said of PT2 T2." in text
+    assert "`transnet reproduce pruned --data cifar10 --seeds 1 --epochs 5`" in text
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    nothing = accuracy(tmp_path)
+    assert nothing.startswith(
+        "Accuracy not measured yet: CIFAR-100, recipe `fast`; CIFAR-100, recipe `paper`; CIFAR-10"
+    )
+    keep_study(tmp_path, "cifar10-fast", CLEAR)
+    keep_study(tmp_path, "cifar100-paper", CLEAR, epochs=300)
+    keep_study(tmp_path, "cifar100-fast", {"base": [76.0]})  # no rival yet
+    text = accuracy(tmp_path)
+    assert text.index("### CIFAR-100, recipe `paper`") < text.index("### CIFAR-10, recipe `fast`")
+    assert "--data cifar100 --seeds 3 --recipe paper`" in text
+    assert "Accuracy not measured yet: CIFAR-100, recipe `fast`. " in text
+
+
+def test_the_readme_s_table_begins_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_study(tmp_path, "cifar100-fast", CLEAR)
+    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
+    assert fill_tables.results().startswith(accuracy(tmp_path))

@@ -4,8 +4,9 @@
     python benchmarks/anytime_speed.py runs/t3 --device cuda --batch 1024 --out results/anytime_speed_h200.json
 
 RUN is a finished run with a validation split and its data. The threshold is calibrated on the validation split, for
-staying within so many points of all heads; accuracy and speed are then measured on the test split, each way of
-predicting in turn, and the median over the rounds is kept. The images lie on the device before the clock starts.
+staying within so many points of all heads, or for so many passes; accuracy and speed are then measured on the test
+split, each way of predicting in turn, and the median over the rounds is kept. The images lie on the device before the
+clock starts.
 """
 
 import argparse
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--within", type=float, default=0.1, help="points of accuracy that may be lost")
+    parser.add_argument("--passes", type=float, help="instead: passes an image that may be spent")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--figure", type=Path, help="draw the accuracy/cost curve of the test split here")
@@ -53,7 +55,7 @@ def main() -> None:
     about = of_run(run.read_config(), run.config)
     found = collect(options.run, split="val", device=options.device)
     val, val_labels = found.views[0], found.labels
-    confidence = calibrate(val, val_labels, within=options.within)
+    confidence = calibrate(val, val_labels, within=options.within, passes=options.passes)
     found = collect(options.run, device=options.device)
     test, labels = found.views[0], found.labels
 
@@ -89,7 +91,8 @@ def main() -> None:
     kept = (rows["anytime"]["accuracy"] - rows["first head"]["accuracy"]) / gain if gain > 0 else None
     result = {
         **environment(options.device), "model": about.model, "transforms": list(about.transforms),
-        "confidence": confidence, "within_points_on_val": options.within, "n_val": len(val_labels),
+        "confidence": confidence, "within_points_on_val": None if options.passes else options.within,
+        "passes_on_val": options.passes, "n_val": len(val_labels),
         "n_test": len(labels), "batch": options.batch, "dtype": str(dtype), "rounds": options.rounds,
         "share_of_gain_kept": kept, "rows": rows,
     }  # fmt: skip

@@ -54,8 +54,10 @@ def test_what_is_shown_is_what_the_network_says(tmp_path):
         assert head["classes"][0]["class"] == model.about.classes[int(logits.argmax())]
         assert head["classes"][0]["probability"] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
     assert shown["ensemble"][0]["probability"] == pytest.approx(float(heads.mean(0).softmax(-1).max()), abs=1e-5)
-    assert shown["steps"][-1] == shown["ensemble"][0]
+    first, second = heads[0].softmax(-1).topk(2).values.tolist()
+    assert shown["steps"][0].pop("lead") == pytest.approx(first / (first + second), abs=1e-5)
     assert shown["steps"][0] == shown["heads"][0]["classes"][0]
+    assert shown["steps"][-1] | shown["ensemble"][0] == shown["steps"][-1]
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file))))
     view = base64.b64decode(shown["heads"][1]["view"].partition(",")[2])
     picture = np.asarray(Image.open(io.BytesIO(view)))
@@ -180,7 +182,7 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
             return text("saved")
 
         assert threshold(0).startswith("1 of 3 passes")
-        assert "enough, stop" in text("steps")
+        assert "are enough, stop" in text("steps")
         assert threshold(1).startswith("3 of 3 passes")
         assert "no head is left" in text("steps")
         driver.save_screenshot(str(tmp_path / "page.png"))

@@ -23,8 +23,8 @@ class Options:
     images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE…")]
     """Files, folders, globs; - reads one image from standard input."""
     confidence: float | Literal["auto"] | None = None
-    """Anytime prediction: run head by head, and stop at this probability. auto: the lowest that stays within 0.1
-    points of all heads on the run's validation split."""
+    """Anytime prediction: run head by head, and stop when the class is preferred to its runner-up with this
+    probability. auto: the lowest that stays within 0.1 points of all heads on the run's validation split."""
     format: Literal["table", "jsonl", "csv"] | None = None
     """None: a table on a terminal, JSON lines elsewhere."""
     batch_size: int = 64

@@ -3,11 +3,16 @@
 The heads run one after the other. After each, an image whose class is certain enough leaves; only the others are
 transformed again and go on. Easy images cost one pass of the backbone, hard ones all m.
 
+Going on pays only where it can change the class, so what counts is the class's lead over the runner-up, not its
+probability among all K: after the first head p₁ / (p₁ + p₂) ≥ confidence. In log-odds the lead of the mean of k heads
+must reach logit(confidence) · (m − k) / (k (m − 1)): it was earned by k heads, and m − k are left to overturn it.
+
 >>> probabilities, used = anytime(net, images, confidence=0.9)
 
 The threshold is a trade of accuracy against cost. `calibrate` chooses it on a validation split, `curve` shows it whole.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +26,15 @@ from transnet.train.config import ConfigError
 def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, Tensor]:
     """Predict with as few heads as each image needs: near the full model's accuracy at a fraction of its cost.
 
-    After each head the logits so far are averaged; an image stops as soon as its highest probability reaches
-    ``confidence``. The heads run in the order of ``net.transforms``, so the first should be the best.
+    After each head the logits so far are averaged. An image stops after the first head where its class is preferred
+    to the runner-up with probability ``confidence``, after later ones with less, as fewer heads are left to change
+    that. The heads run in the order of ``net.transforms``, so the first should be the best.
 
     Args:
         net: in evaluation mode.
         x: a batch of normalised images.
-        confidence: from 0 (one head for all) to 1 (all heads, but for images of which that is already sure). A value
-            for a wanted accuracy comes from `calibrate`.
+        confidence: from 0 (one head for all) to 1 (all heads for all). A value for a wanted accuracy comes from
+            `calibrate`.
 
     Returns:
         Probabilities (B, K), and the number of heads used for each image, (B,).
@@ -54,7 +60,7 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
     votes[:, 0] = total.argmax(-1)
     undecided = torch.arange(len(x), device=total.device)
     for i in range(1, len(net.transforms)):
-        go_on = (probabilities[undecided].amax(-1) < confidence).nonzero()[:, 0]
+        go_on = (lead(total / i) < needed_lead(confidence, i, len(net.transforms))).nonzero()[:, 0]
         if not len(go_on):
             break
         undecided, total = undecided[go_on], total[go_on]
@@ -63,6 +69,20 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
         probabilities[undecided] = (total / (i + 1)).softmax(-1)
         votes[undecided, i] = logits.argmax(-1)
     return probabilities, votes
+
+
+def lead(logits: Tensor) -> Tensor:
+    """By how much the highest logit leads the next: the log-odds of the class against its runner-up, (…, K) → (…)."""
+    if logits.shape[-1] < 2:
+        return logits.new_full(logits.shape[:-1], math.inf)
+    first, second = logits.topk(2, -1).values.unbind(-1)
+    return first - second
+
+
+def needed_lead(confidence: float, done: int, heads: int) -> float:
+    """The `lead` at which an image stops after ``done`` of ``heads`` heads, fewer than all."""
+    odds = math.inf if confidence == 1 else math.log(confidence / (1 - confidence)) if confidence else -math.inf
+    return odds * (heads - done) / (done * (heads - 1))
 
 
 @dataclass(frozen=True)
@@ -90,22 +110,21 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
     Args:
         logits: (N, m, K), as `net(x)` gives them.
         y: labels (N,).
-        confidences: the thresholds; by default 0 to 1, fine where probabilities crowd near 1.
+        confidences: the thresholds; by default 0 and from a half to 1, fine where they crowd near 1.
     """
     if logits.ndim != 3 or y.shape != (len(logits),) or not len(y):
         raise ValueError(f"logits {tuple(logits.shape)}, labels {tuple(y.shape)}; (N, heads, K) and (N,) are needed")
     if confidences is None:
-        odds = torch.linspace(-4, 12, 641, dtype=torch.float64)
+        odds = torch.linspace(0, 12, 481, dtype=torch.float64)
         confidences = torch.cat([torch.zeros(1, dtype=torch.float64), odds.sigmoid(), torch.ones(1).double()])
     number = logits.shape[1]
     steps = torch.arange(1, number + 1, dtype=torch.float64, device=logits.device)
     means = logits.double().cumsum(1) / steps[:, None]
-    sure, chosen = means.softmax(-1).max(-1)
-    right = (chosen == y[:, None]).double()
+    leads, right = lead(means), (means.argmax(-1) == y[:, None]).double()
     accuracy, passes = [], []
     for threshold in confidences.tolist():
-        stops = sure >= threshold
-        stops[:, -1] = True
+        needed = [needed_lead(threshold, done, number) for done in range(1, number)]
+        stops = leads >= leads.new_tensor([*needed, -math.inf])
         last = stops.double().argmax(1)  # the first head after which the image leaves
         accuracy.append(float(right.gather(1, last[:, None]).mean()))
         passes.append(float((last + 1).double().mean()))
@@ -113,7 +132,7 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
     return Curve(confidences, torch.tensor(accuracy), torch.tensor(passes), full, number)
 
 
-def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1) -> float:
+def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float | None = None) -> float:
     """The lowest threshold that keeps anytime prediction within so many points of the full model's accuracy.
 
     It is the lowest from which on every higher one keeps to it too: a threshold that is good by luck is passed over.
@@ -122,10 +141,15 @@ def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1) -> float:
         logits: (N, m, K), the outputs of all heads on a validation split: never on the test set.
         y: its labels (N,).
         within: percentage points of accuracy that may be lost.
+        passes: instead of ``within``, what may be spent: the highest threshold that needs so many passes an image.
     """
     if not within >= 0:
         raise ValueError(f"within: {within} was given; 0 or more percentage points are needed")
     points = curve(logits, y)
+    if passes is not None:
+        if not passes >= 1:
+            raise ValueError(f"passes: {passes} was given; every image takes 1 at least")
+        return float(points.confidence[(points.passes <= passes).nonzero()[-1, 0]])
     keeps = points.accuracy >= points.full - within / 100 - 1e-9
     from_here = keeps.flip(0).int().cumprod(0).flip(0).bool()
     return float(points.confidence[from_here.nonzero()[0, 0]]) if from_here.any() else 1.0

@@ -65,8 +65,8 @@ def predict_files(
         words: files, folders, globs; ``-`` is the bytes of one image on standard input.
         format: a table at the end, or a line an image as soon as its batch is done.
         out: where to write.
-        confidence: run head by head and stop at this probability; ``auto`` calibrates it on the run's validation
-            split to within 0.1 points of the full model.
+        confidence: run head by head and stop at this certainty, as `anytime` does; ``auto`` calibrates it on the
+            run's validation split to within 0.1 points of the full model.
         batch_size: images at a time.
         device: where to compute.
     """
@@ -99,7 +99,7 @@ def predict(
     Args:
         model: what `open_model` returned.
         images: names, and what `Model.prepare` made of each.
-        confidence: run head by head and stop at this probability. Needs a model with all its heads.
+        confidence: run head by head and stop at this certainty, as `anytime` does. Needs a model with all its heads.
         batch_size: images at a time.
     """
     if confidence is not None and model.net is None:

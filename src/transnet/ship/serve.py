@@ -24,6 +24,7 @@ import torch
 from transnet import d4
 from transnet.data import DataError
 from transnet.data.decode import Pixels, decode_image
+from transnet.ship.anytime import lead
 from transnet.ship.models import Model, open_model
 from transnet.ship.predict import head_names
 from transnet.train.config import ConfigError
@@ -109,14 +110,15 @@ def look(model: Model, encoded: bytes) -> dict[str, Any]:
     names = model.about.transforms
     # The graph of a folded head has its transform inside: it is shown what the person sees.
     views = [pixels if model.about.fold else _turned(pixels, name) for name in names]
-    running = (logits.cumsum(0) / torch.arange(1, len(logits) + 1)[:, None]).softmax(-1)
+    means = logits.cumsum(0) / torch.arange(1, len(logits) + 1)[:, None]
+    running = means.softmax(-1)
     return {
         "heads": [
             {"name": title, "view": _data_url(view), "classes": _classes(model, p)}
             for title, view, p in zip(head_names(names), views, logits.softmax(-1), strict=True)
         ],
         "ensemble": _classes(model, running[-1]),
-        "steps": [_classes(model, p)[0] for p in running],
+        "steps": [{**_classes(model, p)[0], "lead": k} for p, k in zip(running, lead(means).sigmoid().tolist())],
         "one_by_one": model.net is not None,
     }
 

@@ -21,7 +21,7 @@ from transnet.train.distributed import World
 from transnet.train.objective import Objective
 
 # More tilings of the batch-norm kernels to choose from: 0.8 % faster in the one comparison made.
-OPTIONS = {"max_autotune_pointwise": True}
+OPTIONS: dict[str, Any] = {"max_autotune_pointwise": True}
 
 
 class Feed:

@@ -19,9 +19,13 @@ from transnet.fold_windows import Pads, Pair, Rewrite, read_call
 
 def run(func: Any, x: Tensor, change: Rewrite, **tensors: Tensor | None) -> Tensor:
     """Carry out a rewritten call."""
-    y: Tensor = func(_reframe(x, change.pads, change.mode, change.value), **tensors, **change.options)
-    if change.trim is not None:
-        y = y[..., : change.trim[0], : change.trim[1]]
+    seen = _reframe(x, change.pads, change.mode, change.value)
+    if change.step != (1, 1):
+        seen = seen[..., :: change.step[0], :: change.step[1]]
+    y: Tensor = func(seen, **tensors, **change.options)
+    if change.kept is not None:
+        (top, height), (left, width) = change.kept
+        y = y[..., top : top + height, left : left + width]
     if change.counted is None:
         return y
     ones = F.pad(x.new_ones(1, 1, *x.shape[-2:]), change.counted, value=1.0)

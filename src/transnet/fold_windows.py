@@ -103,9 +103,10 @@ class Call:
 class Rewrite:
     """A call that computes the same under t⁻¹: frame the input by ``pads``, then call with ``options``.
 
-    ``frame`` says where the windows start and end, however that is carried out. ``counted`` is for averages
-    that no option of torch describes: the sum under each window is divided by its number of real pixels, a
-    border of this width included. ``trim`` is the output's size where there are windows too many at its end.
+    ``frame`` says where the windows start and end, however that is carried out. ``step`` takes every so many
+    rows and columns of the input. ``kept`` is where, (first row, rows) and (first column, columns), the wanted
+    windows lie among those that the call computes. ``counted`` is for averages that no option of torch describes:
+    the sum under each window is divided by its number of real pixels, a border of this width included.
     """
 
     frame: Pads
@@ -113,8 +114,9 @@ class Rewrite:
     pads: Pads = (0, 0, 0, 0)
     mode: str = "constant"
     value: float = 0.0
+    step: Pair = (1, 1)
+    kept: tuple[Pair, Pair] | None = None
     counted: Pads | None = None
-    trim: Pair | None = None
 
 
 def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Call] | None:
@@ -178,21 +180,76 @@ def _rewrite_conv(call: Call, out: Pair, t: str, outer: Call | None) -> Rewrite 
     moved = _move(plain, t)
     if _layout(moved) == _layout(plain):
         return None
-    padding, pads = [], []
+    if mode == "constant":
+        plans = [_subsampled(call, moved), _earlier(call, moved), _padded(call, moved)]
+        cheapest = min((plan for plan in plans if plan is not None), key=lambda plan: plan[0])
+        return cheapest[1]
+    return Rewrite(_frame(moved), _options(call, moved, [0, 0]), _frame(moved), mode)
+
+
+# The ways to move a convolution's windows, each with its cost in numbers read and written an image. Torch's own padding
+# is free but has zeros, the same number at both ends. What it adds beyond the last window does no harm.
+_Plan = tuple[float, Rewrite]
+_FLOPS = 200  # that take the time of reading or writing a number, on a GPU
+
+
+def _subsampled(call: Call, moved: list[Axis]) -> _Plan | None:
+    """A kernel of one pixel sees every s-th pixel: let the convolution have only those."""
+    if any(axis.extent > 1 or axis.start > 0 or axis.fitted > 0 for axis in moved):
+        return None
+    pads = _flat([(min(axis.start, 0), 0) for axis in moved])
+    options = {**_options(call, moved, [0, 0]), "stride": (1, 1)}
+    kept = (0, moved[0].out), (0, moved[1].out)
+    rewrite = Rewrite(_frame(moved), options, pads, step=(moved[0].stride, moved[1].stride), kept=kept)
+    return 2.0 * _channels(call)[0] * moved[0].out * moved[1].out, rewrite
+
+
+def _earlier(call: Call, moved: list[Axis]) -> _Plan | None:
+    """Begin some strides earlier, where the padding is the same at both ends, and drop the windows too many."""
+    padding, first, extra = [], [], 1.0
     for axis in moved:
-        # Padding inside the convolution costs nothing, but is of zeros and the same at both ends. What it
-        # adds beyond the last window does no harm.
-        inside = mode == "constant" and axis.start >= 0 and axis.windows(axis.start) == axis.out
-        padding.append(axis.start if inside else 0)
-        pads.append((0, 0) if inside else (axis.start, axis.end))
-    return Rewrite(_frame(moved), _options(call, moved, padding), _flat(pads), mode)
+        more = max(-axis.start, 0)
+        skipped = 0 if _inside(axis) else max(1, -(-more // axis.stride))
+        padding.append(axis.start + skipped * axis.stride)
+        first.append(skipped)
+        count = axis.windows(padding[-1])
+        if count < skipped + axis.out:
+            return None
+        extra *= count
+    (height, width), (into, outof) = (moved[0].out, moved[1].out), _channels(call)
+    kept = ((first[0], height), (first[1], width)) if any(first) else None
+    more_flops = (
+        2 * (extra - height * width) * outof * into * moved[0].kernel * moved[1].kernel / call.options["groups"]
+    )
+    cost = more_flops / _FLOPS + (2.0 * outof * height * width if kept else 0)
+    return cost, Rewrite(_frame(moved), _options(call, moved, padding), kept=kept)
+
+
+def _padded(call: Call, moved: list[Axis]) -> _Plan:
+    """Copy the input into a larger one, or a part of it."""
+    inside = [_inside(axis) for axis in moved]
+    padding = [axis.start if within else 0 for axis, within in zip(moved, inside)]
+    pads = _flat([(0, 0) if within else (axis.start, axis.end) for axis, within in zip(moved, inside)])
+    copies = 0 if not any(pads) else 3 if max(pads) > 0 else 2
+    cost = copies * _channels(call)[0] * moved[0].size * moved[1].size
+    return float(cost), Rewrite(_frame(moved), _options(call, moved, padding), pads)
+
+
+def _inside(axis: Axis) -> bool:
+    return axis.start >= 0 and axis.windows(axis.start) == axis.out
+
+
+def _channels(call: Call) -> Pair:
+    weight = call.tensors["weight"]
+    assert weight is not None
+    return weight.shape[1] * call.options["groups"], weight.shape[0]
 
 
 def _rewrite_max(call: Call, moved: list[Axis]) -> Rewrite:
     fit = _fit_pool(moved, call.options["ceil_mode"])
     if fit is not None:
-        padding, crop, ceil, trim = fit
-        return Rewrite(_frame(moved), _options(call, moved, padding, ceil_mode=ceil), _flat(crop), trim=trim)
+        padding, crop, ceil, kept = fit
+        return Rewrite(_frame(moved), _options(call, moved, padding, ceil_mode=ceil), _flat(crop), kept=kept)
     options = _options(call, moved, [0, 0], ceil_mode=False)
     return Rewrite(_frame(moved), options, _flat([(a.start, a.fitted) for a in moved]), value=float("-inf"))
 
@@ -219,17 +276,19 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
     frame = _frame([replace(a, start=a.start + b[0], end=a.end + b[1]) for a, b in zip(moved, border)])
     fit = _fit_pool(moved, given["ceil_mode"])
     if fit is not None:
-        padding, crop, ceil, trim = fit
+        padding, crop, ceil, kept = fit
         options = _options(call, moved, padding, ceil_mode=ceil, count_include_pad=False)
         pads = [(b[0] + c[0], b[1] + c[1]) for b, c in zip(border, crop)]
-        return Rewrite(frame, options, _flat(pads), trim=trim)
+        return Rewrite(frame, options, _flat(pads), kept=kept)
     options = _options(call, moved, [0, 0], ceil_mode=False, divisor_override=1)
     pads = [(a.start + b[0], a.fitted + b[1]) for a, b in zip(moved, border)]
     return Rewrite(frame, options, _flat(pads), counted=_flat(border))
 
 
-def _fit_pool(moved: list[Axis], ceil_mode: bool) -> tuple[list[int], list[Pair], bool, Pair | None] | None:
-    """Padding, crops, ceil mode and trim for a pooling that ignores its padding: the input is not copied."""
+def _fit_pool(
+    moved: list[Axis], ceil_mode: bool
+) -> tuple[list[int], list[Pair], bool, tuple[Pair, Pair] | None] | None:
+    """Padding, crops, ceil mode and what is kept for a pooling that ignores its padding: the input is not copied."""
     crop = [max(-axis.start, 0) for axis in moved]
     padding = [max(axis.start, 0) for axis in moved]
     if any(p > axis.kernel // 2 for p, axis in zip(padding, moved)):
@@ -237,7 +296,8 @@ def _fit_pool(moved: list[Axis], ceil_mode: bool) -> tuple[list[int], list[Pair]
     for ceil, exact in ((ceil_mode, True), (not ceil_mode, True), (True, False)):
         extra = [axis.windows(p, c, ceil) - axis.out for axis, p, c in zip(moved, padding, crop)]
         if not any(extra) if exact else min(extra) >= 0:
-            return padding, [(-c, 0) for c in crop], ceil, None if exact else (moved[0].out, moved[1].out)
+            kept = (0, moved[0].out), (0, moved[1].out)
+            return padding, [(-c, 0) for c in crop], ceil, None if exact else kept
     return None
 
 

@@ -21,7 +21,7 @@ def environment(device: str) -> dict[str, object]:
     gpu = device.startswith("cuda")
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])]),
-        "commit": commit or os.environ.get("TRANSNET_COMMIT"),
+        "commit": os.environ.get("TRANSNET_COMMIT") or commit,
         "device": torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads",
         "versions": {
             "python": platform.python_version(),

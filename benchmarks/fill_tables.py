@@ -78,46 +78,55 @@ def demo():
     return table(head, rows) + "\n\n" + caption
 
 
+def on_devices(name):
+    """A benchmark's files, one a device: their content, each with a link to it."""
+    files = [f"{name}_{device}.json" for device in ("cpu", "h200")]
+    return [(found, f"[results/{file}](results/{file})") for file in files if (found := read(file))]
+
+
 def costs():
     parts = []
-    if found := read("loss_overhead_cpu.json"):
+    for found, link in on_devices("loss_overhead"):
         rows = [[r["m"], f"{r['time_ratio']:.3f}", f"{r['memory_ratio']:.3f}"] for r in found["rows"]]
         parts.append(
-            "What `net.loss` and backward cost over a loop written by hand, ResNet-18, "
-            f"{found['device']} ([results/loss_overhead_cpu.json](results/loss_overhead_cpu.json)):\n\n"
+            f"What `net.loss` and backward cost over a loop written by hand, ResNet-18, {found['device']} ({link}):\n\n"
             + table(["heads", "time, ratio", "memory, ratio"], rows)
         )
-    if found := read("fold_latency_cpu.json"):
-        rows = [[row["model"], row["transform"], row["batch"], f"{row['ratio']:.3f}"] for row in found.get("rows", [])]
-        if rows:
-            parts.append(
-                "Latency of a network with its transform folded in, over the plain one, "
-                f"{found['device']} ([results/fold_latency_cpu.json](results/fold_latency_cpu.json)):\n\n"
-                + table(["model", "transform", "batch", "ratio"], rows)
-            )
+    for found, link in on_devices("fold_latency"):
+        rows = [[row["model"], row["transform"], row["batch"], f"{row['ratio']:.3f}"] for row in found["rows"]]
+        parts.append(
+            "Latency of a network with its transform folded in, over the plain one, "
+            f"{found['device']} ({link}):\n\n" + table(["model", "transform", "batch", "ratio"], rows)
+        )
     if found := read("kill_resume.json"):
         parts.append(
             f"Runs killed with SIGKILL at a random moment and resumed: {found['same']} of {found['killed']} ended with "
             "the same weights, bit for bit, as the undisturbed run "
             "([results/kill_resume.json](results/kill_resume.json))."
         )
-    if found := read("pruned_latency_cpu.json"):
-        rows = [
-            [row["model"], f"{row['side']}×{row['side']}", row["batch"], row["clock"], f"{row['pruned_ratio']:.3f}",
-             f"{row['again_ratio']:.3f}", f"{row['full_ratio']:.2f}"]
+    return "\n\n".join([*parts, prediction()])
+
+
+def prediction():
+    rows, links = [], []
+    for found, link in on_devices("pruned_latency"):
+        links.append(link)
+        rows += [
+            [found["device"], row["model"], f"{row['side']}×{row['side']}", row["batch"], row["clock"],
+             f"{row['pruned_ratio']:.3f}", f"{row['again_ratio']:.3f}", f"{row['full_ratio']:.2f}"]
             for row in found["rows"]
         ]  # fmt: skip
-        head = ["model", "images", "batch", "clock", "pruned / base", "a copy of base / base", "both heads / base"]
-        parts.append(
-            f"What prediction costs, {found['device']}, on a machine that did other work too; the copy of base shows "
-            "how far equal models differ ([results/pruned_latency_cpu.json](results/pruned_latency_cpu.json)):\n\n"
-            + table(head, rows)
-        )
-    return "\n\n".join(parts)
+    if not rows:
+        return "What prediction costs is not measured yet: `python benchmarks/pruned_latency.py`."
+    head = ["", "model", "images", "batch", "clock", "pruned / base", "a copy of base / base", "both heads / base"]
+    return (
+        f"What prediction costs; the copy of base shows how far equal models differ ({', '.join(links)}):\n\n"
+        + table(head, rows)
+    )
 
 
 def results():
-    return "\n\n".join([accuracy(RESULTS), costs(), new_user()])
+    return "\n\n".join([accuracy(RESULTS), prediction(), new_user()])
 
 
 def studies():

@@ -64,7 +64,7 @@ def cells(row):
         sheets.figure(*row.paper) if row.paper else sheets.NOTHING,
         sheets.count(row.train_passes),
         sheets.count(row.predict_passes),
-        sheets.mean_of(row.seconds, digits=0),
+        sheets.mean_of(row.seconds, digits=1),
     )
 
 

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from transnet.study.drawing import inline
+from transnet.study.figure_tables import invariance_sheet
 from transnet.study.finished import read_folder
 from transnet.study.measured import measure
 from transnet.study.report import write_report
@@ -71,3 +72,35 @@ def test_a_report_without_weights_shows_what_was_measured(small_study: Path, tmp
     shutil.copytree(small_study, copy, ignore=shutil.ignore_patterns("*.safetensors", "*.lock"))
     (copy / "report.html").unlink()
     assert write_report(copy).read_text() == (small_study / "report.html").read_text()
+
+
+def comparison(last: dict[str, float], layers: dict[str, tuple[float, float]]) -> dict[str, Any]:
+    """Of one seed: every model's IS in the last layer, and base's and T2's in all layers."""
+    runs = {
+        model: {"layers": {name: {"mean": pair[i]} for name, pair in layers.items()}}
+        for i, model in enumerate(("base", "T2"))
+    }
+    falling = {model: [value] for model, value in last.items()}
+    rising = {model: [1 - value] for model, value in last.items()}
+    measures = {"l2": falling, "relative": falling, "cosine": rising, "pearson": rising}
+    return {"group": "r0,r1,r2,r3", "seed": 0, "runs": runs, "last_layer": measures}
+
+
+def test_kernels_are_held_against_what_the_paper_claims() -> None:
+    like = {"a": (0.5, 0.51), "b": (0.4, 0.4), "last": (0.2, 0.1)}
+    *_, growing, alone = invariance_sheet(comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like)).notes
+    assert growing.startswith("Agrees with the paper: the last layer")
+    assert growing.endswith("(base, T2, T3), by all four measures.")
+    assert alone.startswith("Agrees with the paper that T2 is like base")
+    assert "-50 % in the last, and from +0 % to +2 % in the others, furthest in a" in alone
+
+    spread = {"a": (0.5, 0.3), "b": (0.4, 0.4), "last": (0.2, 0.19)}
+    *_, growing, alone = invariance_sheet(comparison({"base": 0.1, "T2": 0.2, "T3": 0.3}, spread)).notes
+    assert growing.startswith("Disagrees with the paper: the last layer")
+    assert "but not T2 after base by l2" in growing
+    assert alone.startswith("Disagrees with the paper that T2 is like base")
+    assert "furthest in a" in alone
+
+
+def test_kernels_of_base_alone_say_nothing_of_the_papers_claims() -> None:
+    assert len(invariance_sheet(comparison({"base": 0.2}, {})).notes) == 2

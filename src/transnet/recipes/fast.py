@@ -4,7 +4,7 @@ transnet train cifar100 --transforms r0,r1 --recipe fast --out runs/t2
 
 The settings for CIFAR were chosen on 45,000/5,000 images of the training set, for base and TransNet alike, with one
 seed and half the epochs: see results/tune_fast.json, which benchmarks/tune_fast.py wrote. What the whole recipe reaches
-on the test set is not measured yet.
+on the test set stands in results/cifar100.
 """
 
 from typing import Any

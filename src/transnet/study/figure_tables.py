@@ -1,5 +1,6 @@
 """The numbers behind Figs. 3 to 6, as tables."""
 
+from itertools import pairwise
 from typing import Any
 
 from transnet.study import sheets
@@ -88,8 +89,48 @@ def invariance_sheet(comparison: dict[str, Any]) -> Sheet:
         f"Mean of the last layer's kernels under {comparison['group'].replace(',', ' ')}, mean ± standard error over "
         "seeds. IS and IS / norm: higher is less invariant. Cosine and Pearson, with the group mean: higher is more.",
         f"The figures show seed {comparison['seed']}.",
+        *_held_against_the_paper(comparison),
     )
     return Sheet("invariance", "The last layer of Figs. 5 and 6", columns, tuple(rows), notes)
+
+
+def _held_against_the_paper(comparison: dict[str, Any]) -> list[str]:
+    """What section 5.3 claims, and what these runs say to it."""
+    measures = {name: _means(values) for name, values in comparison["last_layer"].items()}
+    models = [model for model in ("base", "T2", "T3", "T4") if model in measures["l2"]]
+    if models[:1] != ["base"] or len(models) < 2:
+        return []
+    more_is_less = {"l2": True, "relative": True, "cosine": False, "pearson": False}
+    steps = list(pairwise(models))
+    wrong = [
+        f"{b} after {a} by {name}"
+        for name, less in more_is_less.items()
+        for a, b in steps
+        if (measures[name][b] >= measures[name][a]) is less
+    ]
+    said = "by all four measures" if not wrong else f"but not {', '.join(wrong)}"
+    verdict = "Disagrees" if wrong else "Agrees"
+    notes = [
+        f"{verdict} with the paper: the last layer is the more invariant the more heads there are "
+        f"({', '.join(models)}), {said}."
+    ]
+    runs = comparison["runs"]
+    if "T2" in runs and "base" in runs:
+        base, ours = runs["base"]["layers"], runs["T2"]["layers"]
+        change = {layer: 100 * (ours[layer]["mean"] / base[layer]["mean"] - 1) for layer in base if layer in ours}
+        *others, last = change
+        most = max(others, key=lambda layer: abs(change[layer]))
+        alone = abs(change[most]) < abs(change[last]) / 2
+        notes.append(
+            f"{'Agrees' if alone else 'Disagrees'} with the paper that T2 is like base in all layers but the last: its "
+            f"mean IS is {change[last]:+.0f} % in the last, and from {min(change[k] for k in others):+.0f} % to "
+            f"{max(change[k] for k in others):+.0f} % in the others, furthest in {most} (seed {comparison['seed']})."
+        )
+    return notes
+
+
+def _means(values: dict[str, list[float]]) -> dict[str, float]:
+    return {model: sum(found) / len(found) for model, found in values.items()}
 
 
 def _ensemble(curve: str, m: int) -> str:

@@ -214,10 +214,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the source, where it runs from a checkout."""
+    """The commit of the source: what TRANSNET_COMMIT says, for a copy of a checkout, or else the checkout's own."""
+    if given := os.environ.get("TRANSNET_COMMIT"):
+        return given
     source = Path(__file__).parent
     if not (source.parents[2] / ".git").exists():
-        return os.environ.get("TRANSNET_COMMIT")
+        return None
     asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         answer = subprocess.run(asked, cwd=source, capture_output=True, text=True, timeout=10, check=False)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transnet.data.augment import plan, seed_for
+from transnet.data.augment import Plan, plan, seed_for
 from transnet.data.stream import stream
 from transnet.measure.evaluate import count, result_of, scores
 from transnet.model import TransNet
@@ -60,6 +60,8 @@ def train(
 
 class Trainer(Prepared):
     """A run from its settings to its folder; `train` is the way to use it."""
+
+    _ahead: tuple[int, Plan] | None = None  # the next epoch and its plan
 
     def train(self) -> dict[str, Any]:
         """Carry the run out; its result."""
@@ -164,10 +166,7 @@ class Trainer(Prepared):
     ) -> int | None:
         """One epoch from its step ``first``; the number of steps done in it where the user stopped it."""
         config, feed = self.config, self.feed
-        drawn = plan(
-            len(self.data.train), seed=config.seed, epoch=epoch, batches=feed.steps, flip=self.flip,
-            mixup=config.mixup, cutmix=config.cutmix,
-        )  # fmt: skip
+        drawn = self._plan(epoch)
         self.step.start(drawn, first, epoch * feed.steps + first)
         batches = None
         if not self.resident:
@@ -194,7 +193,17 @@ class Trainer(Prepared):
                 bool(interrupt and interrupt.asked), self.device
             ):
                 return k + 1
+        if self.step.capture:  # the device is still busy with the steps: the next epoch shall find its plan drawn
+            self._ahead = epoch + 1, self._plan(epoch + 1)
         return None
+
+    def _plan(self, epoch: int) -> Plan:
+        if self._ahead is not None and self._ahead[0] == epoch:
+            return self._ahead[1]
+        return plan(
+            len(self.data.train), seed=self.config.seed, epoch=epoch, batches=self.feed.steps, flip=self.flip,
+            mixup=self.config.mixup, cutmix=self.config.cutmix,
+        )  # fmt: skip
 
     def _check_finite(self, epoch: int, steps: int) -> None:
         # The sum over the processes: all of them find the same step, and stop.

@@ -29,7 +29,7 @@ def begin(out: Path, *more: str) -> "subprocess.Popen[bytes]":
     """A study of four kinds of run in a process of its own."""
     words = ["reproduce", "invariance", "--data", "digits", "--seeds", "1", "--train-fraction", "0.1", "--jobs", "2"]
     command = [sys.executable, "-m", "transnet", *words, "--device", "cpu", "--out", str(out), *more]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def wait_for(condition: Any, seconds: float = 90) -> None:
@@ -140,3 +140,14 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert begin(tmp_path, "--epochs", "6").wait() == 0
     for path, before in begun.items():
         assert lines(path)[: len(before)] == before
+
+
+def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp_path: Path) -> None:
+    study = begin(tmp_path, "--epochs", "6")
+    wait_for(lambda: any(lines(path) for path in (tmp_path / "runs").glob("*")))
+    os.killpg(study.pid, signal.SIGTERM)
+    _, said = study.communicate(timeout=60)
+    assert study.returncode == 1
+    assert b"The same command goes on from here" in said
+    assert b"exit status" not in said
+    assert not workers(tmp_path)

@@ -7,9 +7,11 @@ on from there. A study that is killed loses at most the epochs in progress.
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
@@ -97,6 +99,7 @@ class Here:
         # Every run starts from a process that has imported everything: seconds a run, most of a small one's time.
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(["transnet.train.loop", "timm", "torchvision", "sklearn.datasets"])
+        _start_server()
         self._running: dict[str, tuple[BaseProcess, int]] = {}
 
     def room(self) -> bool:
@@ -154,6 +157,20 @@ class Here:
             return f"its process was ended by signal {-status} ({signal.Signals(-status).name}); see {log}"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         return f"{lines[-1] if lines else f'exit status {status}'} (all of it in {log})"
+
+
+def _start_server() -> None:
+    """Start the process that forks the runs' such that it ignores SIGTERM.
+
+    A scheduler sends that to all processes of a job. The runs save and end; this one must live to tell how they ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is ignored stays ignored in a new program
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _gpus(device: str) -> int:

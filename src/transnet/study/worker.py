@@ -35,6 +35,7 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
         environment: set before anything looks at it, such as the GPU to use.
         threads: of the CPU.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the process that forked this one ignores it
     os.setsid()  # Ctrl-C in the terminal reaches the study alone, which asks each run once
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)

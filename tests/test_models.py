@@ -80,8 +80,11 @@ def test_what_is_no_model_says_what_is_one(tmp_path):
             open_model(path)
 
 
-def test_an_unfinished_run_says_so(tmp_path):
+def test_a_run_without_weights_says_so(tmp_path):
     run = copy_of_run(tmp_path / "run")
     (run / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="its result was kept without"):
+        open_model(run)
+    (run / "result.json").unlink()
     with pytest.raises(ConfigError, match="the run is not finished"):
         open_model(run)

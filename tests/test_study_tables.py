@@ -52,8 +52,8 @@ def test_every_classifier_has_n_the_paper_s_number_and_its_price(tmp_path: Path)
     keep_study(tmp_path, "cifar100-fast", CLEAR)
     found = lines(accuracy(tmp_path))
     assert list(found)[2:] == ["base", "base, 2× epochs", "base, 3× epochs", "PT2", "T2", "PT3", "T3"]
-    assert [found["PT2"][0], *found["PT2"][3:]] == ["79.20 ± 0.12 (n = 3)", "79.33 ± 0.15", "2,000", "2", "61 ± 1"]
-    assert [found["T2"][0], *found["T2"][3:]] == ["80.20 ± 0.12 (n = 3)", "80.35 ± 0.06", "2,000", "4", "61 ± 1"]
+    assert [found["PT2"][0], *found["PT2"][3:]] == ["79.20 ± 0.12 (n = 3)", "79.33 ± 0.15", "2,000", "2", "61.0 ± 0.6"]
+    assert [found["T2"][0], *found["T2"][3:]] == ["80.20 ± 0.12 (n = 3)", "80.35 ± 0.06", "2,000", "4", "61.0 ± 0.6"]
     assert found["base, 2× epochs"][3] == "–"
 
 

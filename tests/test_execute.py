@@ -1,6 +1,7 @@
 """Carrying out a study: several at once, stopped, killed and failing, and what it costs."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -142,12 +143,19 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
         assert lines(path)[: len(before)] == before
 
 
-def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp_path: Path) -> None:
-    study = begin(tmp_path, "--epochs", "6")
+@pytest.mark.parametrize("model", ["resnet8-small", "resnet20-small"])  # steps of milliseconds, and longer ones
+def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp_path: Path, model: str) -> None:
+    study = begin(tmp_path, "--epochs", "6", "--model", model)
     wait_for(lambda: any(lines(path) for path in (tmp_path / "runs").glob("*")))
+    own = workers(tmp_path)
+    for process in own:
+        os.kill(process, signal.SIGTERM)
     os.killpg(study.pid, signal.SIGTERM)
     _, said = study.communicate(timeout=60)
     assert study.returncode == 1
     assert b"The same command goes on from here" in said
-    assert b"exit status" not in said
+    assert b"failed" not in said
     assert not workers(tmp_path)
+    assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
+    for path in (tmp_path / "runs").glob("*"):
+        assert Run(path).finished or any(Run(path).state.glob("*/manifest.json")) or not lines(path)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study
-from transnet.study.worker import STOPPED, work
+from transnet.study.worker import STOPPED, TOLD, work
 from transnet.train.interrupt import Interrupt
 from transnet.train.run import Run
 
@@ -35,7 +35,7 @@ class Place(Protocol):
         """Hand a run over."""
 
     def ended(self) -> list[tuple[str, str | None]]:
-        """The runs that ended since the last call, each with its error or None."""
+        """The runs that ended since the last call, each with its error, `TOLD` where it was stopped, or None."""
 
     def stop(self) -> None:
         """Ask all runs to save and end, and wait for that."""
@@ -65,13 +65,17 @@ def execute(runs: Sequence[PlannedRun], place: Place, *, quiet: bool = False) ->
                     run = waiting.pop(0)
                     overview.started[run.name] = time.time()
                     place.start(run)
-                for name, error in place.ended():
-                    left -= 1
-                    overview.ended(name, error)
                 if interrupt.asked:
                     overview.say("stopping: every run finishes its step and saves; Ctrl-C again to end at once")
                     place.stop()
                     outcome.stopped = True
+                for name, error in place.ended():
+                    left -= 1
+                    if error == TOLD:
+                        outcome.stopped = True
+                    else:
+                        overview.ended(name, error)
+                if interrupt.asked:
                     break
                 overview.refresh()
                 if left:
@@ -151,8 +155,8 @@ class Here:
 
     def _reason(self, name: str, status: int) -> str:
         log = self._log(name)
-        if status == STOPPED:
-            return "it was told to stop; its state is saved"
+        if status in (STOPPED, -signal.SIGTERM, -signal.SIGINT):  # the latter two before it began to train
+            return TOLD
         if status < 0:
             return f"its process was ended by signal {-status} ({signal.Signals(-status).name}); see {log}"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []

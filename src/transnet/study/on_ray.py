@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transnet.study.plan import PlannedRun, Study
-from transnet.study.worker import train_alone
+from transnet.study.worker import TOLD, train_alone
 from transnet.train.config import ConfigError, TrainConfig
 
 RETRIES = 10  # deaths of a worker or node that a run survives
@@ -89,7 +89,7 @@ def _train(config: TrainConfig, data: str) -> str | None:
     try:
         train_alone(config, data)
     except Stopped:
-        return "it was told to stop; its state is saved"
+        return TOLD
     except (ValueError, OSError, TrainingError) as error:
         return str(error)
     return None

@@ -12,6 +12,7 @@ from typing import Any
 from transnet.train.config import TrainConfig
 
 STOPPED = 3  # exit status of a run that was asked to stop and saved its state
+TOLD = "it was told to stop; its state is saved"
 
 
 def train_alone(config: TrainConfig, data: str) -> dict[str, Any]:

@@ -11,10 +11,14 @@ class Stopped(Exception):
 
 
 class Interrupt:
-    """While the block lasts, the first SIGINT or SIGTERM is a wish to stop (``asked``); a second one stops at once."""
+    """While the block lasts, SIGINT or SIGTERM is a wish to stop (``asked``); a second SIGINT stops at once.
+
+    SIGTERM never does: a scheduler may send it to every process of a study, each of which passes its wish on as well.
+    """
 
     def __init__(self) -> None:
         self.asked = False
+        self._pressed = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupt":
@@ -27,7 +31,9 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if self._pressed:
+                raise KeyboardInterrupt
+            self._pressed = True
         self.asked = True

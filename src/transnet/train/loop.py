@@ -193,7 +193,7 @@ class Trainer(Prepared):
                 bool(interrupt and interrupt.asked), self.device
             ):
                 return k + 1
-        if self.step.capture:  # the device is still busy with the steps: the next epoch shall find its plan drawn
+        if self.step.capture and epoch + 1 < config.epochs:  # while the device is still busy with the steps
             self._ahead = epoch + 1, self._plan(epoch + 1)
         return None
 

@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self, args):
         self.args = args
-        self.rounds = 2 if args.quick else 5
+        self.rounds = 2 if args.quick else 3
         self.small = {"model": "resnet8-small"} if args.quick else {}
 
     def trainer(self, m, batch, data=None, **settings):
@@ -60,10 +60,10 @@ class Bench:
         trainer.run_epoch(0)
         rounds = [(epoch_seconds(trainer, r + 1), bare_seconds(trainer)) for r in range(self.rounds)]
         seconds = statistics.median(epoch for epoch, _ in rounds)
-        bare = statistics.median(step for _, step in rounds) if trainer.step.capture else None
+        bare = statistics.median(step for _, step in rounds) if rounds[0][1] else None
         row = {
             "model": trainer.config.model, "m": m, "batch": batch, "images": n, "seconds_per_epoch": seconds,
-            "passes_per_second": n * m / seconds, "compile_seconds": prepared,
+            "passes_per_second": n * m / seconds, "prepare_seconds": prepared,
             "bare_passes_per_second": batch * m / bare if bare else None,
             "overhead": seconds / (bare * n / batch) - 1 if bare else None,
             "last_batch": n - (steps - 1) * batch, "rounds": [epoch for epoch, _ in rounds], **settings,
@@ -111,7 +111,7 @@ def epoch_seconds(trainer, epoch):
 def bare_seconds(trainer):
     """A step's time where the captured step is all that runs, for as many steps as an epoch has."""
     step, feed = trainer.step, trainer.feed
-    if not step.capture:
+    if not step.capture or feed.steps < 2:
         return None
     graph = step.graph(feed.size(0))
     step.start(plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True), 0, 0)
@@ -158,18 +158,19 @@ class Naive:
     def passes_per_second(self, steps, warm_up=10):
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
-        start = 0.0
-        for k, (x, y) in enumerate(self.loader):
-            if k == warm_up:
+        start, done = 0.0, -warm_up
+        for x, y in self.loader:
+            if done == 0:
                 wait()
                 start = time.perf_counter()
-            if k == warm_up + steps:
+            if done == steps:
                 break
+            done += 1
             self._step(x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True))
         wait()
         seconds = time.perf_counter() - start
         torch.set_float32_matmul_precision(precision)
-        return steps * self.batch * 2 / seconds
+        return done * self.batch * 2 / seconds
 
     def _step(self, x, y):
         net = self.net

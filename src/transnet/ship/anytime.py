@@ -33,8 +33,8 @@ def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, 
     Args:
         net: in evaluation mode.
         x: a batch of normalised images.
-        confidence: from 0 (one head for all) to 1 (all heads for all). A value for a wanted accuracy comes from
-            `calibrate`.
+        confidence: from a half or less (one head for all) to 1 (all heads for all). A value for a wanted accuracy
+            comes from `calibrate`.
 
     Returns:
         Probabilities (B, K), and the number of heads used for each image, (B,).

@@ -118,7 +118,8 @@ def look(model: Model, encoded: bytes) -> dict[str, Any]:
             for title, view, p in zip(head_names(names), views, logits.softmax(-1), strict=True)
         ],
         "ensemble": _classes(model, running[-1]),
-        "steps": [{**_classes(model, p)[0], "lead": k} for p, k in zip(running, lead(means).sigmoid().tolist())],
+        # Log-odds, as `anytime` compares them; one class has no runner-up, and JSON no infinity.
+        "steps": [{**_classes(model, p)[0], "lead": min(k, 1e9)} for p, k in zip(running, lead(means).tolist())],
         "one_by_one": model.net is not None,
     }
 

@@ -10,7 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import fill_tables  # type: ignore[import-not-found]
 from study_tables import accuracy  # type: ignore[import-not-found]
+from transnet.study.finished import read_folder
 from transnet.study.plan import KINDS
+from transnet.study.report import facts
 
 CLEAR = {
     "base": [76.0, 76.2, 76.4], "base-x2": [77.0, 77.1, 77.3], "t2": [79.0, 79.2, 79.4], "t3": [78.0, 78.3, 78.1],
@@ -18,7 +20,10 @@ CLEAR = {
 }  # fmt: skip
 
 
-def keep_study(results: Path, group: str, values: dict[str, list[float]], *, epochs: int = 60) -> None:
+def keep_study(
+    results: Path, group: str, values: dict[str, list[float]], *, folder: str | None = None, epochs: int = 60,
+    model: str = "resnet18-cifar", train_fraction: float = 1.0, commit: str | None = "abc",
+) -> None:  # fmt: skip
     """A study's folder: accuracies in percent of pruned classifiers; all heads together reach a point more."""
     data, recipe = group.split("-")
     for kind, given in values.items():
@@ -26,18 +31,19 @@ def keep_study(results: Path, group: str, values: dict[str, list[float]], *, epo
         for seed, value in enumerate(given):
             config = {
                 "data": {"name": data, "classes": ["a", "b"], "sizes": {"train": 500, "test": 100}, "image_size": 32,
-                         "fingerprint": "f"},
-                "train": {"data": data, "recipe": recipe, "model": "resnet18-cifar", "batch_size": 512, "lr": 0.4,
-                          "schedule": "onecycle", "epochs": epochs * KINDS[kind].epochs},
+                         "channels": 3, "fingerprint": "f"},
+                "train": {"data": data, "recipe": recipe, "model": model, "batch_size": 512, "lr": 0.4,
+                          "schedule": "onecycle", "epochs": epochs * KINDS[kind].epochs,
+                          "train_fraction": train_fraction},
             }  # fmt: skip
             scores = {"pruned": {"accuracy": value / 100, "passes": 2},
                       "full": {"accuracy": (value + 1) / 100, "passes": 2 * heads}}  # fmt: skip
             result: dict[str, Any] = {
-                "test": scores, "test_flip": scores, "config": config, "device": "a GPU", "commit": "abc",
+                "test": scores, "test_flip": scores, "config": config, "device": "a GPU", "commit": commit,
                 "cost": {"train_passes": 1000 * KINDS[kind].cost, "parameters": 900 + 100 * heads},
                 "train_seconds": 30.0 * KINDS[kind].cost + seed, "versions": {"torch": "2.11"}, "model_sha256": "m",
             }  # fmt: skip
-            run = results / data / "runs" / f"{group}-{kind}-s{seed}"
+            run = results / (folder or data) / "runs" / f"{group}-{kind}-s{seed}"
             run.mkdir(parents=True)
             (run / "result.json").write_text(json.dumps(result))
 
@@ -86,6 +92,35 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert text.index("### CIFAR-100, recipe `paper`") < text.index("### CIFAR-10, recipe `fast`")
     assert "--data cifar100 --seeds 3 --recipe paper`" in text
     assert "Accuracy not measured yet: CIFAR-100, recipe `fast`. " in text
+
+
+def test_the_command_names_what_differs_from_the_defaults(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", CLEAR, model="timm:resnet18", train_fraction=0.1)
+    again = "`transnet reproduce pruned --data cifar100 --seeds 3 --model timm:resnet18 --train-fraction 0.1`"
+    assert again in accuracy(tmp_path)
+
+
+def test_a_study_of_another_name_is_shown_under_it(tmp_path: Path) -> None:
+    keep_study(tmp_path, "beans-fast", CLEAR)
+    keep_study(tmp_path, "cifar10-fast", CLEAR)
+    text = accuracy(tmp_path)
+    assert text.index("### CIFAR-10, recipe `fast`\n") < text.index("### beans-fast\n")
+
+
+def test_the_same_study_in_two_folders_is_shown_twice(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar10-fast", CLEAR, folder="first")
+    keep_study(tmp_path, "cifar10-fast", {**CLEAR, "t2": [91.0, 91.2, 91.4]}, folder="second")
+    text = accuracy(tmp_path)
+    first, second = (text.index(f"### CIFAR-10, recipe `fast`, {name}\n") for name in ("first", "second"))
+    assert first < text.index("79.20 ± 0.12 (n = 3)") < second < text.index("91.20 ± 0.12 (n = 3)")
+
+
+def test_without_a_commit_none_is_named(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar10-fast", CLEAR)
+    assert ", torch 2.11, commit abc (" in accuracy(tmp_path)
+    keep_study(tmp_path, "cifar100-fast", CLEAR, commit=None)
+    assert ", torch 2.11 ([results/cifar100]" in accuracy(tmp_path)
+    assert "commit" not in facts(read_folder(tmp_path / "cifar100")[0])
 
 
 def test_the_readme_s_table_begins_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,13 +62,13 @@ def study(group, folder, title):
     return sheet.markdown() + "\n" + source(group, folder)
 
 
-def source(group, folder):
+def source(group, folder, target="pruned"):
     """What was trained on what and how, where it lies, and what does it again."""
     about, where = facts(group), f"results/{folder.name}"
     made = made_with(about["device"], about["torch"], about.get("commit"))
     return (
         f"{about['data']}; {about['backbone']}; {about['recipe']}. Tested on {about['tested on']}. {made} "
-        f"([{where}]({where})). Again: `{again(group)}`."
+        f"([{where}]({where})). Again: `{again(group, target)}`."
     )
 
 
@@ -119,12 +119,12 @@ def verdict(gaps):
     return "; ".join(f"{what} {' '.join(names)}" for what, names in said.items())
 
 
-def again(group):
+def again(group, target):
     """The command of the study, with what differs from its defaults."""
     run = next(iter(group.compared("base")), group.some)
     base, data = run.settings, run.result["config"]["data"]
     seeds = group.seeds or max(len(runs) for runs in group.runs.values())
-    words = ["transnet reproduce pruned", "--data", base["data"], "--seeds", str(seeds)]
+    words = ["transnet reproduce", target, "--data", base["data"], "--seeds", str(seeds)]
     if base["recipe"] != TrainConfig.recipe:
         words += ["--recipe", base["recipe"]]
     if base["epochs"] != recipes.settings(base["recipe"], base["data"]).get("epochs", TrainConfig.epochs):

@@ -127,3 +127,64 @@ def test_the_readme_s_table_begins_with_it(tmp_path: Path, monkeypatch: pytest.M
     keep_study(tmp_path, "cifar100-fast", CLEAR)
     monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
     assert fill_tables.results().startswith(accuracy(tmp_path))
+
+
+def keep_tables(folder: Path, group: str, *keys: str) -> None:
+    (folder / "tables").mkdir()
+    for key in keys:
+        (folder / "tables" / f"{group}-{key}.md").write_text(f"### The table {key}\n\n| a |\n")
+
+
+def test_studies_say_what_was_trained_and_keep_the_paper_s_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
+    assert fill_tables.studies().startswith("No study is in `results/` yet.")
+    keys = ["pruned", "full", "ablation", "ensembles", "generalization", "invariance"]
+    for group in ("cifar10-fast", "cifar100-fast"):
+        keep_study(tmp_path, group, CLEAR)
+        keep_tables(tmp_path / group.split("-")[0], group, *keys)
+    text = fill_tables.studies()
+    of_one = ["## CIFAR-%s, recipe `fast`", *(f"### The table {key}" for key in keys)]
+    headings = [line[1:] for line in text.splitlines() if line[:1] == "#"]
+    assert headings == [line.replace("%s", name) for name in ("100", "10") for line in of_one]
+    about = text.partition("### CIFAR-100, recipe `fast`\n\n")[2].partition("\n")[0]
+    for fact in ("cifar100, 500 training", "; resnet18-cifar; fast: 60 epochs", "a GPU, torch 2.11, commit abc"):
+        assert fact in about
+    assert about.endswith("Again: `transnet reproduce all --data cifar100 --seeds 3`.")
+
+
+def demo_rows(*seeds: int) -> list[dict[str, Any]]:
+    passes = {"base": 1, "base, 2× epochs": 1, "T2": 2}
+    return [
+        {"kind": kind, "seed": seed, "pruned": (90 + m + seed) / 100, "full": 0.95, "generalization": 2.0 + seed,
+         "train_passes": 1000, "predict_passes": m}
+        for kind, m in passes.items()
+        for seed in seeds
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_demo_s_table_claims_no_more_than_its_seeds_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int
+) -> None:
+    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
+    found = {
+        "rows": demo_rows(*range(seeds)), "train_images": 10, "test_images": 5, "device": "CPU", "commit": None,
+        "versions": {"torch": "2.11"},
+    }  # fmt: skip
+    (tmp_path / "demo.json").write_text(json.dumps(found))
+    text = fill_tables.demo()
+    assert "CPU, torch 2.11 ([" in text
+    assert "PT3" not in text
+    if seeds == 1:
+        assert lines(text)["PT2, pruned"][:2] == ["92.00 (one seed)", "2.0 (one seed)"]
+        assert text.endswith("equal training passes: PT2 +1.00 points, no interval (n = 1).")
+    else:
+        assert lines(text)["PT2, pruned"][:2] == ["93.00 ± 0.58", "3.0 ± 0.6"]
+        assert text.endswith("PT2 +1.00 points, 95 % interval -1.27 to +3.27, inside the error (n = 3).")
+
+
+def test_equal_passes_that_were_not_trained_are_called_that() -> None:
+    rows = [row for row in demo_rows(0, 1) if row["kind"] != "base, 2× epochs"]
+    assert fill_tables.equal_passes(rows) == "Against base of equal training passes: not measured."

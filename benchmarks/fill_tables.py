@@ -16,7 +16,10 @@ import re
 import sys
 from pathlib import Path
 
-from study_tables import accuracy
+from study_tables import accuracy, groups, made_with, source
+from transnet.measure.metrics import difference
+from transnet.study import sheets
+from transnet.study.plan import TARGETS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -32,25 +35,19 @@ def table(header, rows):
     return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
 
 
-def figure(values, form):
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return f"{form.format(mean)} (one seed)"
-    error = (sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)) ** 0.5
-    return f"{form.format(mean)} ± {form.format(error)}"
+def figure(values, digits):
+    return sheets.mean_of(values, digits=digits).text + (" (one seed)" if len(values) == 1 else "")
 
 
 def equal_passes(rows):
-    """What TransNet's pruned classifiers gain over base trained for as many passes, with Welch's interval."""
-    from transnet.measure.metrics import difference
-
+    """What TransNet's pruned classifiers gain over base trained for as many passes, where both were trained."""
     said = []
     for m in (2, 3):
         pruned = [100 * row["pruned"] for row in rows if row["kind"] == f"T{m}"]
         base = [100 * row["pruned"] for row in rows if row["kind"] == f"base, {m}× epochs"]
-        gain = difference(pruned, base)
-        said.append(f"PT{m} {gain.mean:+.2f} points (95 % interval {gain.low:+.2f} to {gain.high:+.2f})")
-    return "Against base of equal training passes: " + ", ".join(said) + "."
+        if pruned and base:
+            said.append(f"PT{m} {difference(pruned, base)}")
+    return "Against base of equal training passes: " + ("; ".join(said) or "not measured") + "."
 
 
 def demo():
@@ -61,17 +58,17 @@ def demo():
     for kind in dict.fromkeys(row["kind"] for row in found["rows"]):
         runs = [row for row in found["rows"] if row["kind"] == kind]
         m = runs[0]["predict_passes"]
-        ratio = figure([run["generalization"] for run in runs], "{:.1f}")
-        pruned = figure([100 * run["pruned"] for run in runs], "{:.2f}")
+        ratio = figure([run["generalization"] for run in runs], 1)
+        pruned = figure([100 * run["pruned"] for run in runs], 2)
         rows.append([kind if m == 1 else f"PT{m}, pruned", pruned, ratio, f"{runs[0]['train_passes']:,}", 1])
         if m > 1:
-            full = figure([100 * run["full"] for run in runs], "{:.2f}")
+            full = figure([100 * run["full"] for run in runs], 2)
             rows.append([f"T{m}, all heads", full, "", f"{runs[0]['train_passes']:,}", m])
     n = len({row["seed"] for row in found["rows"]})
     caption = (
         f"scikit-learn's digits, {found['train_images']} training and {found['test_images']} test images, "
-        f"n = {n} seeds, mean ± standard error. "
-        f"{found['device']}, torch {found['versions']['torch']}, commit {found['commit']} "
+        f"{'one seed' if n == 1 else f'n = {n} seeds, mean ± standard error'}. "
+        f"{made_with(found['device'], found['versions']['torch'], found['commit'])} "
         "([results/demo.json](results/demo.json)). " + equal_passes(found["rows"])
     )
     head = ["", "accuracy %", "test / train loss", "training passes", "passes an image"]
@@ -130,9 +127,14 @@ def results():
 
 
 def studies():
-    found = [path.read_text().strip() for path in sorted(RESULTS.glob("*/tables/*.md"))]
+    """Every study under a heading of its own: what was trained, then its tables in the paper's order."""
+    parts = []
+    for group, folder, title in groups(RESULTS):
+        paths = [folder / "tables" / f"{group.name}-{target}.md" for target in TARGETS]
+        tables = ["#" + path.read_text().strip() for path in paths if path.exists()]  # a heading one level below
+        parts += [f"### {title}", source(group, folder, "all"), *tables]
     missing = "No study is in `results/` yet. [Reproducing the paper](reproducing.md) says how one is made."
-    return "\n\n".join(found) or missing
+    return "\n\n".join(parts) or missing
 
 
 def tuning():

@@ -3,6 +3,8 @@
 A study is kept there as `transnet reproduce` made it, without the weights (*.safetensors) and state/ of its runs.
 """
 
+from collections import Counter
+
 from transnet import recipes
 from transnet.study import sheets
 from transnet.study.finished import read_folder
@@ -25,33 +27,53 @@ COLUMNS = (
 
 def accuracy(results):
     """A table of each study in the folder, and which are not there."""
-    parts, missing = [], dict(STUDIES)
-    for folder in sorted(path.parent for path in results.glob("*/runs")):
-        for group in read_folder(folder):
-            if group.name in missing and (text := study(group, folder)):
-                parts.append((list(STUDIES).index(group.name), text))
-                del missing[group.name]
-    texts = [text for _, text in sorted(parts)]
-    if missing:
-        titles = "; ".join(missing.values())
+    found = [(group, text) for group, folder, title in groups(results) if (text := study(group, folder, title))]
+    texts = [text for _, text in found]
+    measured = {group.name for group, _ in found}
+    if missing := [title for name, title in STUDIES.items() if name not in measured]:
+        titles = "; ".join(missing)
         texts.append(f"Accuracy not measured yet: {titles}. A figure is shown only when its runs are in `results/`.")
     return "\n\n".join(texts)
 
 
-def study(group, folder):
+def groups(results):
+    """Every group of every study: (group, its folder, title), those of `STUDIES` first, in their order.
+
+    Another one is called by its own name; of two folders with the same group, the title names the folder.
+    """
+    found = [(group, path.parent) for path in sorted(results.glob("*/runs")) for group in read_folder(path.parent)]
+    order = list(STUDIES)
+    found.sort(key=lambda one: (order.index(one[0].name) if one[0].name in STUDIES else len(order), one[0].name))
+    often = Counter(group.name for group, _ in found)
+    return [
+        (group, folder, STUDIES.get(group.name, group.name) + (f", {folder.name}" if often[group.name] > 1 else ""))
+        for group, folder in found
+    ]
+
+
+def study(group, folder, title):
     """The table of one data set and recipe; None where base or every other classifier is missing."""
     # Base and base of equal passes stand in both tables.
     found = {row.name: row for target in ("full", "pruned") for row in rows_of(group, target)}
     rows = [found[name] for name in ORDER if name in found]
     if not rows:
         return None
-    sheet = sheets.Sheet("accuracy", STUDIES[group.name], COLUMNS, tuple(cells(row) for row in rows), notes(rows))
+    sheet = sheets.Sheet("accuracy", title, COLUMNS, tuple(cells(row) for row in rows), notes(rows))
+    return sheet.markdown() + "\n" + source(group, folder)
+
+
+def source(group, folder, target="pruned"):
+    """What was trained on what and how, where it lies, and what does it again."""
     about, where = facts(group), f"results/{folder.name}"
-    source = (
-        f"{about['data']}; {about['backbone']}; {about['recipe']}. Tested on {about['tested on']}. {about['device']}, "
-        f"torch {about['torch']}, commit {about['commit']} ([{where}]({where})). Again: `{again(group)}`."
+    made = made_with(about["device"], about["torch"], about.get("commit"))
+    return (
+        f"{about['data']}; {about['backbone']}; {about['recipe']}. Tested on {about['tested on']}. {made} "
+        f"([{where}]({where})). Again: `{again(group, target)}`."
     )
-    return sheet.markdown() + "\n" + source
+
+
+def made_with(device, torch, commit):
+    return f"{device}, torch {torch}" + (f", commit {commit}" if commit else "")
 
 
 def cells(row):
@@ -97,17 +119,18 @@ def verdict(gaps):
     return "; ".join(f"{what} {' '.join(names)}" for what, names in said.items())
 
 
-def again(group):
-    base = group.compared("base")[0].settings
-    words = [
-        "transnet reproduce pruned",
-        "--data",
-        base["data"],
-        "--seeds",
-        str(group.seeds or len(group.runs["base"])),
-    ]
+def again(group, target):
+    """The command of the study, with what differs from its defaults."""
+    run = next(iter(group.compared("base")), group.some)
+    base, data = run.settings, run.result["config"]["data"]
+    seeds = group.seeds or max(len(runs) for runs in group.runs.values())
+    words = ["transnet reproduce", target, "--data", base["data"], "--seeds", str(seeds)]
     if base["recipe"] != TrainConfig.recipe:
         words += ["--recipe", base["recipe"]]
     if base["epochs"] != recipes.settings(base["recipe"], base["data"]).get("epochs", TrainConfig.epochs):
         words += ["--epochs", str(base["epochs"])]
+    if base["model"] != recipes.default_model(data["name"], image_size=data["image_size"], channels=data["channels"]):
+        words += ["--model", base["model"]]
+    if base["train_fraction"] != TrainConfig.train_fraction:
+        words += ["--train-fraction", str(base["train_fraction"])]
     return " ".join(words)

@@ -10,7 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import fill_tables  # type: ignore[import-not-found]
 from study_tables import accuracy  # type: ignore[import-not-found]
+from transnet.study.finished import read_folder
 from transnet.study.plan import KINDS
+from transnet.study.report import facts
 
 CLEAR = {
     "base": [76.0, 76.2, 76.4], "base-x2": [77.0, 77.1, 77.3], "t2": [79.0, 79.2, 79.4], "t3": [78.0, 78.3, 78.1],
@@ -18,7 +20,10 @@ CLEAR = {
 }  # fmt: skip
 
 
-def keep_study(results: Path, group: str, values: dict[str, list[float]], *, epochs: int = 60) -> None:
+def keep_study(
+    results: Path, group: str, values: dict[str, list[float]], *, folder: str | None = None, epochs: int = 60,
+    model: str = "resnet18-cifar", train_fraction: float = 1.0, commit: str | None = "abc",
+) -> None:  # fmt: skip
     """A study's folder: accuracies in percent of pruned classifiers; all heads together reach a point more."""
     data, recipe = group.split("-")
     for kind, given in values.items():
@@ -26,18 +31,19 @@ def keep_study(results: Path, group: str, values: dict[str, list[float]], *, epo
         for seed, value in enumerate(given):
             config = {
                 "data": {"name": data, "classes": ["a", "b"], "sizes": {"train": 500, "test": 100}, "image_size": 32,
-                         "fingerprint": "f"},
-                "train": {"data": data, "recipe": recipe, "model": "resnet18-cifar", "batch_size": 512, "lr": 0.4,
-                          "schedule": "onecycle", "epochs": epochs * KINDS[kind].epochs},
+                         "channels": 3, "fingerprint": "f"},
+                "train": {"data": data, "recipe": recipe, "model": model, "batch_size": 512, "lr": 0.4,
+                          "schedule": "onecycle", "epochs": epochs * KINDS[kind].epochs,
+                          "train_fraction": train_fraction},
             }  # fmt: skip
             scores = {"pruned": {"accuracy": value / 100, "passes": 2},
                       "full": {"accuracy": (value + 1) / 100, "passes": 2 * heads}}  # fmt: skip
             result: dict[str, Any] = {
-                "test": scores, "test_flip": scores, "config": config, "device": "a GPU", "commit": "abc",
+                "test": scores, "test_flip": scores, "config": config, "device": "a GPU", "commit": commit,
                 "cost": {"train_passes": 1000 * KINDS[kind].cost, "parameters": 900 + 100 * heads},
                 "train_seconds": 30.0 * KINDS[kind].cost + seed, "versions": {"torch": "2.11"}, "model_sha256": "m",
             }  # fmt: skip
-            run = results / data / "runs" / f"{group}-{kind}-s{seed}"
+            run = results / (folder or data) / "runs" / f"{group}-{kind}-s{seed}"
             run.mkdir(parents=True)
             (run / "result.json").write_text(json.dumps(result))
 
@@ -88,7 +94,97 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "Accuracy not measured yet: CIFAR-100, recipe `fast`. " in text
 
 
+def test_the_command_names_what_differs_from_the_defaults(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", CLEAR, model="timm:resnet18", train_fraction=0.1)
+    again = "`transnet reproduce pruned --data cifar100 --seeds 3 --model timm:resnet18 --train-fraction 0.1`"
+    assert again in accuracy(tmp_path)
+
+
+def test_a_study_of_another_name_is_shown_under_it(tmp_path: Path) -> None:
+    keep_study(tmp_path, "beans-fast", CLEAR)
+    keep_study(tmp_path, "cifar10-fast", CLEAR)
+    text = accuracy(tmp_path)
+    assert text.index("### CIFAR-10, recipe `fast`\n") < text.index("### beans-fast\n")
+
+
+def test_the_same_study_in_two_folders_is_shown_twice(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar10-fast", CLEAR, folder="first")
+    keep_study(tmp_path, "cifar10-fast", {**CLEAR, "t2": [91.0, 91.2, 91.4]}, folder="second")
+    text = accuracy(tmp_path)
+    first, second = (text.index(f"### CIFAR-10, recipe `fast`, {name}\n") for name in ("first", "second"))
+    assert first < text.index("79.20 ± 0.12 (n = 3)") < second < text.index("91.20 ± 0.12 (n = 3)")
+
+
+def test_without_a_commit_none_is_named(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar10-fast", CLEAR)
+    assert ", torch 2.11, commit abc (" in accuracy(tmp_path)
+    keep_study(tmp_path, "cifar100-fast", CLEAR, commit=None)
+    assert ", torch 2.11 ([results/cifar100]" in accuracy(tmp_path)
+    assert "commit" not in facts(read_folder(tmp_path / "cifar100")[0])
+
+
 def test_the_readme_s_table_begins_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_study(tmp_path, "cifar100-fast", CLEAR)
     monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
     assert fill_tables.results().startswith(accuracy(tmp_path))
+
+
+def keep_tables(folder: Path, group: str, *keys: str) -> None:
+    (folder / "tables").mkdir()
+    for key in keys:
+        (folder / "tables" / f"{group}-{key}.md").write_text(f"### The table {key}\n\n| a |\n")
+
+
+def test_studies_say_what_was_trained_and_keep_the_paper_s_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
+    assert fill_tables.studies().startswith("No study is in `results/` yet.")
+    keys = ["pruned", "full", "ablation", "ensembles", "generalization", "invariance"]
+    for group in ("cifar10-fast", "cifar100-fast"):
+        keep_study(tmp_path, group, CLEAR)
+        keep_tables(tmp_path / group.split("-")[0], group, *keys)
+    text = fill_tables.studies()
+    of_one = ["## CIFAR-%s, recipe `fast`", *(f"### The table {key}" for key in keys)]
+    headings = [line[1:] for line in text.splitlines() if line[:1] == "#"]
+    assert headings == [line.replace("%s", name) for name in ("100", "10") for line in of_one]
+    about = text.partition("### CIFAR-100, recipe `fast`\n\n")[2].partition("\n")[0]
+    for fact in ("cifar100, 500 training", "; resnet18-cifar; fast: 60 epochs", "a GPU, torch 2.11, commit abc"):
+        assert fact in about
+    assert about.endswith("Again: `transnet reproduce all --data cifar100 --seeds 3`.")
+
+
+def demo_rows(*seeds: int) -> list[dict[str, Any]]:
+    passes = {"base": 1, "base, 2× epochs": 1, "T2": 2}
+    return [
+        {"kind": kind, "seed": seed, "pruned": (90 + m + seed) / 100, "full": 0.95, "generalization": 2.0 + seed,
+         "train_passes": 1000, "predict_passes": m}
+        for kind, m in passes.items()
+        for seed in seeds
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_demo_s_table_claims_no_more_than_its_seeds_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int
+) -> None:
+    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
+    found = {
+        "rows": demo_rows(*range(seeds)), "train_images": 10, "test_images": 5, "device": "CPU", "commit": None,
+        "versions": {"torch": "2.11"},
+    }  # fmt: skip
+    (tmp_path / "demo.json").write_text(json.dumps(found))
+    text = fill_tables.demo()
+    assert "CPU, torch 2.11 ([" in text
+    assert "PT3" not in text
+    if seeds == 1:
+        assert lines(text)["PT2, pruned"][:2] == ["92.00 (one seed)", "2.0 (one seed)"]
+        assert text.endswith("equal training passes: PT2 +1.00 points, no interval (n = 1).")
+    else:
+        assert lines(text)["PT2, pruned"][:2] == ["93.00 ± 0.58", "3.0 ± 0.6"]
+        assert text.endswith("PT2 +1.00 points, 95 % interval -1.27 to +3.27, inside the error (n = 3).")
+
+
+def test_equal_passes_that_were_not_trained_are_called_that() -> None:
+    rows = [row for row in demo_rows(0, 1) if row["kind"] != "base, 2× epochs"]
+    assert fill_tables.equal_passes(rows) == "Against base of equal training passes: not measured."

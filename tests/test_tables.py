@@ -146,6 +146,20 @@ def test_no_table_without_base_or_without_a_rival() -> None:
     assert table(group({"base": [79.0]}), "pruned") is None
 
 
+def test_the_ablation_needs_a_part_left_out() -> None:
+    assert table(group(CLEAR), "ablation") is None
+    for kind, name in (("alg", "Alg. only"), ("arch", "Arch. only")):
+        rows = rows_of(group({**CLEAR, kind: [75.0, 75.3, 75.1]}), "ablation")
+        assert [row.name for row in rows] == ["base", name, "PT2", "base, 2× epochs"]
+
+
+def test_equal_passes_are_explained_only_where_they_are_shown() -> None:
+    explained = "base, m× epochs: "
+    assert explained in table(group(CLEAR), "pruned").markdown()  # type: ignore[union-attr]
+    without = {kind: values for kind, values in CLEAR.items() if kind != "base-x2"}
+    assert explained not in table(group(without), "pruned").markdown()  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("target", ["pruned", "full", "ablation"])
 def test_tables_of_a_real_study(small_study: Path, target: str) -> None:
     with open(small_study / "tables" / f"digits-fast-{target}.csv") as file:

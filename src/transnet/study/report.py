@@ -122,7 +122,7 @@ def _findings(group: Group) -> list[str]:
 
 
 def facts(group: Group) -> dict[str, str]:
-    """What all runs of a group have in common, or where they differ."""
+    """What all runs of a group have in common, or where they differ; without a commit where no run knows its own."""
     some = group.some
     data = some.result["config"]["data"]
     base = group.runs.get("base", [some])[0]
@@ -133,11 +133,11 @@ def facts(group: Group) -> dict[str, str]:
             value: Any = run.result
             for name in names:
                 value = value[name]
-            values.append(str(value))
+            values.append("unknown" if value is None else str(value))
         return ", ".join(sorted(set(values)))
 
     flip = "each image and its mirror image, outputs averaged" if some.protocol == "test_flip" else "the plain image"
-    return {
+    found = {
         "data": f"{data['name']}, {data['sizes']['train']:,} training and {data['sizes']['test']:,} test images, "
         f"{len(data['classes'])} classes, {data['image_size']}×{data['image_size']}",
         "backbone": every("config", "train", "model"),
@@ -148,8 +148,9 @@ def facts(group: Group) -> dict[str, str]:
         "training time": f"{sum(run.result['train_seconds'] for run in group.all_runs) / 60:.1f} minutes in all",
         "device": every("device"),
         "torch": every("versions", "torch"),
-        "commit": every("commit"),
     }
+    commit = every("commit")  # there is none outside a checkout
+    return found if commit == "unknown" else {**found, "commit": commit}
 
 
 def _run(run: FinishedRun) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from transnet.study.sheets import NOTHING, Cell, Sheet
 
 # Of each table: (title, kind of run, which classifier of it), in the paper's order.
 _EQUAL = tuple((f"base, {m}× epochs", f"base-x{m}", "pruned") for m in (2, 3, 4))
+_EQUAL_NAMES = tuple(name for name, _, _ in _EQUAL)
 _ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "pruned": (("base", "base", "pruned"), *((f"PT{m}", f"t{m}", "pruned") for m in (2, 3, 4)), *_EQUAL),
     "full": (("base", "base", "full"), *((f"T{m}", f"t{m}", "full") for m in (2, 3, 4)), *_EQUAL),
@@ -74,7 +75,9 @@ class Row:
 
 
 def rows_of(group: Group, target: str) -> list[Row]:
-    """A table's rows; none where base or every other row is missing."""
+    """A table's rows; none where base or every other row is missing, and no ablation without a part left out."""
+    if target == "ablation" and not (group.compared("alg") or group.compared("arch")):
+        return []  # what is left stands in Table 2
     found = [(name, kind, part, runs) for name, kind, part in _ROWS[target] if (runs := group.compared(kind))]
     if len(found) < 2 or found[0][0] != "base":
         return []
@@ -102,7 +105,7 @@ def rows_of(group: Group, target: str) -> list[Row]:
 
 
 def table(group: Group, target: str) -> Sheet | None:
-    """The table of a target (pruned, full, ablation); None where base or every other row of it is missing."""
+    """The table of a target (pruned, full, ablation); None where it has no rows."""
     rows = rows_of(group, target)
     if not rows:
         return None
@@ -139,12 +142,14 @@ def _cells(row: Row) -> tuple[Cell, ...]:
 
 
 def _notes(group: Group, rows: Sequence[Row]) -> tuple[str, ...]:
-    notes = [
-        "base, m× epochs: the base classifier with as many training passes as m heads take.",
+    notes = []
+    if any(row.name in _EQUAL_NAMES for row in rows):
+        notes.append("base, m× epochs: the base classifier with as many training passes as m heads take.")
+    notes.append(
         "Tested on each image and its mirror image, outputs averaged: the paper's protocol, two passes each."
         if group.some.protocol == "test_flip"
-        else "Tested on the plain image: this data set is not mirrored in training, so it is not in the test.",
-    ]
+        else "Tested on the plain image: this data set is not mirrored in training, so it is not in the test."
+    )
     sizes = sorted({len(row.values) for row in rows})
     if sizes == [1]:
         notes.append("One seed: no errors, no intervals, nothing bold.")

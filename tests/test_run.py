@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from data_files import encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
+from transnet.data import DataError
+from transnet.ship.anytime import calibrate_run
 from transnet.train.config import ConfigError, from_dict
-from transnet.train.evaluation import evaluate_runs
+from transnet.train.evaluation import evaluate_runs, some_images
 from transnet.train.loop import train
 from transnet.train.run import Run
 
@@ -208,6 +211,25 @@ def test_hundred_damages_to_the_weights_are_all_noticed(copied: Path) -> None:
         (copied / "model.safetensors").write_bytes(content)
         with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
             load(copied)
+
+
+def test_data_that_is_only_called_as_the_runs_is_not_taken_for_it(tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    for label in range(10):
+        (folder / str(label)).mkdir(parents=True)
+        for i in range(10):
+            (folder / str(label) / f"{i}.png").write_bytes(encoded(noise(10 * label + i, 8, 8, channels=1)))
+    out = tmp_path / "run"
+    # As a study does it: the run keeps the data's name alone.
+    train(settings("digits", out, epochs=1, val_fraction=0.2, train_fraction=0.5), data=str(folder), quiet=True)
+    with pytest.raises(DataError, match=r"digits is not what .*run was trained on: .*give --data"):
+        evaluate_runs([str(out)], device="cpu")
+    with pytest.raises(DataError, match="is not what"):
+        some_images(str(out), 4)
+    with pytest.raises(ConfigError, match=r"--confidence auto: digits is not what .*give a number"):
+        calibrate_run(out, device="cpu")
+    for given, images in ((str(folder), 20), ("digits", 359)):  # what the user asks for is measured
+        assert evaluate_runs([str(out)], data=given, device="cpu")[str(out)]["plain"]["full"]["n"] == images
 
 
 def test_weights_load_without_a_result(copied: Path, finished: Path) -> None:

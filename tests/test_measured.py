@@ -120,6 +120,9 @@ def test_data_that_lies_elsewhere_is_the_same_if_it_is_called_and_made_the_same(
     with pytest.raises(DataError, match=r"is not what .*stripes-fast-t4-s0 was trained on"):
         carried_out("ensembles", second, seeds=1, data=str(tmp_path / "wrong" / "stripes.npz"))
     assert results(second) == first
+    with pytest.raises(DataError, match="is not what"):  # nothing is left to train, but the report would be another's
+        carried_out("invariance", second, seeds=1, data=str(tmp_path / "wrong" / "stripes.npz"))
+    assert carried_out("invariance", second, seeds=1, data=str(tmp_path / "gone" / "stripes.npz")) == first
     after = carried_out("ensembles", second, seeds=1, data=str(tmp_path / "there" / "stripes.npz"))
     assert len(after) == 10
     assert first.items() <= after.items()

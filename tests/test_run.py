@@ -140,6 +140,17 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         run(file, tmp_path / "run", plain(), resume=True)
 
 
+def test_a_finished_run_is_not_taken_for_one_on_other_data_of_the_same_name(data: Path, copied: Path) -> None:
+    for place, seed in (("same", 0), ("other", 1)):
+        (copied.parent / place).mkdir()
+        images_file(copied.parent / place / "x.npz", n=90, test=30, seed=seed)
+    assert run(copied.parent / "same" / "x.npz", copied, epochs=2, resume=True) == Run(copied).read_result()
+    other = str(copied.parent / "other" / "x.npz")
+    with pytest.raises(ConfigError, match=r"--data: .* before, .* now, of other content or splits") as caught:
+        run(other, copied, epochs=2, resume=True)
+    assert f"{str(data)!r} before, {other!r} now" in str(caught.value)
+
+
 def test_another_model_of_ones_own_is_refused(data: Path, tmp_path: Path) -> None:
     stopped_run(data, tmp_path / "run", step=4)
     with pytest.raises(ConfigError, match="begun with another model"):

@@ -128,6 +128,28 @@ def test_data_that_lies_elsewhere_is_the_same_if_it_is_called_and_made_the_same(
     assert first.items() <= after.items()
 
 
+def test_weights_without_the_data_are_reported_without_ensembles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = images_file(tmp_path / "stripes.npz"), tmp_path / "study"
+    carried_out("invariance", out, data=str(file))
+    before = measure(only_group(out), out)
+    assert before["ensembles"]
+    (kept,) = (out / "measured").iterdir()
+    kept.unlink()
+    file.unlink()
+    capsys.readouterr()
+    page = write_report(out).read_text()
+    assert "Fig. 5" in page
+    assert "Fig. 3" not in page
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("stripes-fast: ensembles that were not measured before are left out: stripes.npz: no")
+    assert measure(only_group(out), out)["invariance"] == before["invariance"]
+    images_file(file)  # where it is there again, nothing is missing
+    assert measure(only_group(out), out, data=str(file)) == before
+
+
 def test_what_is_kept_names_no_place_of_the_machine(small_study: Path) -> None:
     kept = moved(small_study, small_study.with_name(small_study.name + "-kept"))
     files = [path for path in kept.rglob("*") if path.is_file() and path.suffix in (".json", ".jsonl", ".html", ".md")]

@@ -120,9 +120,34 @@ def test_data_that_lies_elsewhere_is_the_same_if_it_is_called_and_made_the_same(
     with pytest.raises(DataError, match=r"is not what .*stripes-fast-t4-s0 was trained on"):
         carried_out("ensembles", second, seeds=1, data=str(tmp_path / "wrong" / "stripes.npz"))
     assert results(second) == first
+    with pytest.raises(DataError, match="is not what"):  # nothing is left to train, but the report would be another's
+        carried_out("invariance", second, seeds=1, data=str(tmp_path / "wrong" / "stripes.npz"))
+    assert carried_out("invariance", second, seeds=1, data=str(tmp_path / "gone" / "stripes.npz")) == first
     after = carried_out("ensembles", second, seeds=1, data=str(tmp_path / "there" / "stripes.npz"))
     assert len(after) == 10
     assert first.items() <= after.items()
+
+
+def test_weights_without_the_data_are_reported_without_ensembles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = images_file(tmp_path / "stripes.npz"), tmp_path / "study"
+    carried_out("invariance", out, data=str(file))
+    before = measure(only_group(out), out)
+    assert before["ensembles"]
+    (kept,) = (out / "measured").iterdir()
+    kept.unlink()
+    file.unlink()
+    capsys.readouterr()
+    page = write_report(out).read_text()
+    assert "Fig. 5" in page
+    assert "Fig. 3" not in page
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("stripes-fast: ensembles that were not measured before are left out: stripes.npz: no")
+    assert measure(only_group(out), out)["invariance"] == before["invariance"]
+    images_file(file)  # where it is there again, nothing is missing
+    assert measure(only_group(out), out, data=str(file)) == before
 
 
 def test_what_is_kept_names_no_place_of_the_machine(small_study: Path) -> None:

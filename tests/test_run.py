@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from data_files import encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
+from transnet.data import DataError
+from transnet.ship.anytime import calibrate_run
 from transnet.train.config import ConfigError, from_dict
-from transnet.train.evaluation import evaluate_runs
+from transnet.train.evaluation import evaluate_runs, some_images
 from transnet.train.loop import train
 from transnet.train.run import Run
 
@@ -137,6 +140,17 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         run(file, tmp_path / "run", plain(), resume=True)
 
 
+def test_a_finished_run_is_not_taken_for_one_on_other_data_of_the_same_name(data: Path, copied: Path) -> None:
+    for place, seed in (("same", 0), ("other", 1)):
+        (copied.parent / place).mkdir()
+        images_file(copied.parent / place / "x.npz", n=90, test=30, seed=seed)
+    assert run(copied.parent / "same" / "x.npz", copied, epochs=2, resume=True) == Run(copied).read_result()
+    other = str(copied.parent / "other" / "x.npz")
+    with pytest.raises(ConfigError, match=r"--data: .* before, .* now, of other content or splits") as caught:
+        run(other, copied, epochs=2, resume=True)
+    assert f"{str(data)!r} before, {other!r} now" in str(caught.value)
+
+
 def test_another_model_of_ones_own_is_refused(data: Path, tmp_path: Path) -> None:
     stopped_run(data, tmp_path / "run", step=4)
     with pytest.raises(ConfigError, match="begun with another model"):
@@ -208,6 +222,25 @@ def test_hundred_damages_to_the_weights_are_all_noticed(copied: Path) -> None:
         (copied / "model.safetensors").write_bytes(content)
         with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
             load(copied)
+
+
+def test_data_that_is_only_called_as_the_runs_is_not_taken_for_it(tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    for label in range(10):
+        (folder / str(label)).mkdir(parents=True)
+        for i in range(10):
+            (folder / str(label) / f"{i}.png").write_bytes(encoded(noise(10 * label + i, 8, 8, channels=1)))
+    out = tmp_path / "run"
+    # As a study does it: the run keeps the data's name alone.
+    train(settings("digits", out, epochs=1, val_fraction=0.2, train_fraction=0.5), data=str(folder), quiet=True)
+    with pytest.raises(DataError, match=r"digits is not what .*run was trained on: .*give --data"):
+        evaluate_runs([str(out)], device="cpu")
+    with pytest.raises(DataError, match="is not what"):
+        some_images(str(out), 4)
+    with pytest.raises(ConfigError, match=r"--confidence auto: digits is not what .*give a number"):
+        calibrate_run(out, device="cpu")
+    for given, images in ((str(folder), 20), ("digits", 359)):  # what the user asks for is measured
+        assert evaluate_runs([str(out)], data=given, device="cpu")[str(out)]["plain"]["full"]["n"] == images
 
 
 def test_weights_load_without_a_result(copied: Path, finished: Path) -> None:

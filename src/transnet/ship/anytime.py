@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from transnet.data import DataError
 from transnet.model import TransNet
 from transnet.train.config import ConfigError
 
@@ -166,7 +167,7 @@ def calibrate_run(path: str | Path, *, within: float = 0.1, device: str = "auto"
     try:
         found = collect(path, split="val", device=device)
         logits, y = found.views[0], found.labels
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         raise ConfigError(f"--confidence auto: {error}; give a number, such as 0.9") from None
     return calibrate(logits, y, within=within)
 

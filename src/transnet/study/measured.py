@@ -4,7 +4,7 @@ OUT/measured/<group>.json    the ensembles of Fig. 3 and the kernels of Figs. 5 
 
 A part is one ensemble, or one run's kernels. It is kept with the marks of its runs and holds while these are the same,
 whether their weights are still there or not. So a study can be trained in stretches, on machines that keep no weights;
-what could be measured in none of them is left out.
+what could be measured in none of them is left out, and so are ensembles where the data is not there.
 """
 
 import json
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from transnet.data import DataSet
+from transnet.data import DataError, DataSet
 from transnet.invariance import ROTATIONS, Measure
 from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, scores_of
 from transnet.study.finished import FinishedRun, Group
@@ -21,6 +21,7 @@ from transnet.study.kernels import score_kernels
 from transnet.train.checkpoint import write_atomically
 from transnet.train.description import read_json
 from transnet.train.evaluation import Outputs, collect, own_data
+from transnet.train.progress import say
 from transnet.train.run import load
 
 KERNELS = {"base": "base", "t2": "T2", "t3": "T3", "t4": "T4"}
@@ -37,13 +38,16 @@ class Measured:
         before = read_json(path, "") if path.exists() else {}
         self.parts: dict[str, Any] = before["parts"] if before.get("schema") == SCHEMA else {}
 
-    def part(self, name: str, runs: Sequence[FinishedRun], measure: Callable[[], Found]) -> Found | None:
-        """What was measured of these runs before, or else is now; None where it cannot be, for want of weights."""
+    def part(self, name: str, runs: Sequence[FinishedRun], measure: Callable[[], Found | None]) -> Found | None:
+        """What was measured of these runs before, or else is now; None where it cannot be, for want of weights or data.
+
+        ``measure`` returns None for want of data.
+        """
         marks = {run.name: run.mark for run in runs}
         if name not in self.parts or self.parts[name]["runs"] != marks:
-            if not all(run.has_weights for run in runs):
+            if not all(run.has_weights for run in runs) or (new := measure()) is None:
                 return None
-            self.parts[name] = {"runs": marks, "found": measure()}
+            self.parts[name] = {"runs": marks, "found": new}
             # At once: the machine's time may end before everything is measured.
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path, json.dumps({"schema": SCHEMA, "parts": self.parts}, indent=1).encode())
@@ -63,18 +67,23 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
     measured = Measured(out / "measured" / f"{group.name}.json")
 
     @cache
-    def opened() -> DataSet:
-        return own_data(group.some.path, at=data)
+    def opened() -> DataSet | None:
+        try:
+            return own_data(group.some.path, at=data)
+        except DataError as error:  # such as on a machine that only hands the runs to a cluster
+            say(f"{group.name}: ensembles that were not measured before are left out: {error}")
+            return None
 
     @cache
     def outputs(path: Path) -> Outputs:
         return collect(path, data=opened(), device=device)
 
     def scores(ensemble: Ensemble) -> Found | None:
+        members = ensemble.members
         return measured.part(
             ensemble.name,
-            ensemble.members,
-            lambda: scores_of(ensemble, [outputs(run.path) for run in ensemble.members]),
+            members,
+            lambda: scores_of(ensemble, [outputs(run.path) for run in members]) if opened() else None,
         )
 
     def kernels(run: FinishedRun) -> Found | None:
@@ -82,8 +91,8 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
 
     compared = [run for kind in KERNELS for run in group.compared(kind)]
     return {
+        "invariance": _comparison([(run, found) for run in compared if (found := kernels(run))]),  # needs no data
         "ensembles": curves_of([(one, entry) for one in ensembles_of(group) if (entry := scores(one))]),
-        "invariance": _comparison([(run, found) for run in compared if (found := kernels(run))]),
     }
 
 

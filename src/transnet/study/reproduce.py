@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from transnet.data.download import data_folder
+from transnet.data.named import NAMED
 from transnet.study.execute import Here, Outcome, Place, execute
 from transnet.study.finished import note_study
 from transnet.study.plan import PlannedRun, Study, plan
@@ -27,10 +29,22 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
 
 
 def _check_data(study: Study, runs: list[PlannedRun]) -> None:
-    """Say it before anything is trained: what is finished must have seen the data that the rest is to see."""
+    """Say it before anything is trained: what is finished must have seen the data that the rest is to see.
+
+    Where nothing is left to train, the report may need no data: what is not here is not asked for.
+    """
     finished = [run for run in runs if Run(run.config.out).finished]
-    if 0 < len(finished) < len(runs) and study.on == "here":  # a cluster's nodes may have data that this one has not
+    if not finished or study.on != "here":  # a cluster's nodes may have data that this one has not
+        return
+    if len(finished) < len(runs) or _is_here(study.data):
         own_data(finished[0].config.out, at=study.data)
+
+
+def _is_here(data: str) -> bool:
+    """Whether data can be opened without a download."""
+    if data in NAMED:
+        return data == "digits" or (data_folder() / data).is_dir()
+    return Path(data).expanduser().exists()
 
 
 def _place(study: Study) -> Place:

@@ -27,7 +27,7 @@ def evaluate_runs(
 
     Args:
         paths: folders of finished runs. Those of one ensemble must have the same test images.
-        data: another data set with the same classes.
+        data: another data set with the same classes; None: the run's own.
         split: ``val`` for a run with a validation split.
         device: where to compute.
     """
@@ -73,11 +73,12 @@ def collect(
     where = find_device(device, World())
     content = Run(path).read_config()
     net = load(path).to(where)
-    opened = data if isinstance(data, DataSet) else _open(str(path), content, data)
-    part = opened.val if split == "val" else opened.test
+    if not isinstance(data, DataSet):
+        data = _other_data(str(path), content, data) if data else own_data(path)
+    part = data.val if split == "val" else data.test
     if part is None:
         raise ConfigError(f"{path}: was trained without --val-fraction, so there is no validation split")
-    look = _looker(content, opened, where)
+    look = _looker(content, where)
     views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
     return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint)
 
@@ -96,10 +97,10 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
     train = content["train"]
     shares = {name: train[name] for name in ("image_size", "val_fraction", "train_fraction")}
     opened = _open_again(str(path), train, at, **shares)
-    if opened.fingerprint != content["data"]["fingerprint"]:
-        raise DataError(
-            f"--data: {at or train['data']} is not what {path} was trained on: the content, order or splits differ"
-        )
+    if opened.fingerprint != content["data"].get("fingerprint"):
+        what = f"--data: {at}" if at else train["data"]
+        hint = "" if at else "; where that lies elsewhere now, give --data"
+        raise DataError(f"{what} is not what {path} was trained on: the content, order or splits differ{hint}")
     return opened
 
 
@@ -107,15 +108,15 @@ def some_images(path: str, n: int) -> list[Pixels]:
     """Up to ``n`` images of a run's test split, from all over it, as they were decoded: to try a model on.
 
     Raises:
-        DataError: where the data is not there any more.
+        DataError: where the data is not there any more, or has changed.
     """
-    test = _open(path, Run(path).read_config(), None).test
+    test = own_data(path).test
     return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 
 
-def _open(path: str, content: dict[str, Any], data: str | None) -> DataSet:
-    shares = {"val_fraction": 0.0 if data else content["train"]["val_fraction"]}
-    opened = _open_again(path, content["train"], data, image_size=content["data"]["image_size"], **shares)
+def _other_data(path: str, content: dict[str, Any], data: str) -> DataSet:
+    """Data that a run was not trained on, or not all of it; its network must be able to take it."""
+    opened = _open_again(path, content["train"], data, image_size=content["data"]["image_size"])
     if list(opened.classes) != content["data"]["classes"]:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
     if opened.channels != content["data"]["channels"]:
@@ -134,7 +135,7 @@ def _open_again(path: str, train: dict[str, Any], data: str | None, **how: Any) 
         raise DataError(f"{error} ({path} was trained on it; where it lies elsewhere now, give --data)") from None
 
 
-def _looker(content: dict[str, Any], opened: DataSet, device: torch.device) -> Looker:
+def _looker(content: dict[str, Any], device: torch.device) -> Looker:
     shown = content["data"]
     view = View.of(
         size=shown["image_size"], stored=shown["stored_size"], pad=0,

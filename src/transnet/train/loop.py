@@ -104,13 +104,18 @@ class Trainer(Prepared):
     # ------------------------------------------------------------------------------------------------ before
 
     def _already_finished(self) -> dict[str, Any]:
-        before = self.run.read_config()["train"]
+        content = self.run.read_config()
+        before = content["train"]
         now = to_dict(self.config)
         if self.given is not None:
             now["model"] = CUSTOM
         elif now["model"] is None:
             now["model"] = before.get("model")
-        if found := differences(before, now):
+        found = differences(before, now)
+        # What lies elsewhere may be called the same and be something else.
+        if not found and self.place != before["data"] and self._open().fingerprint != content["data"]["fingerprint"]:
+            found = [f"--data: {before['data']!r} before, {self.place!r} now, of other content or splits"]
+        if found:
             raise ConfigError(f"--resume: {self.run.path} is finished, with other settings: {'; '.join(found)}")
         if self.world.first:
             self.run.drop_state()  # the process may have been killed just before it did so

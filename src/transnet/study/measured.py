@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from transnet.data import DataError, DataSet
-from transnet.invariance import ROTATIONS, Measure
+from transnet.invariance import ROTATIONS, Measure, kernels
 from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, scores_of
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.kernels import score_kernels
@@ -86,19 +86,21 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
             lambda: scores_of(ensemble, [outputs(run.path) for run in members]) if opened() else None,
         )
 
-    def kernels(run: FinishedRun) -> Found | None:
+    def kernels_of(run: FinishedRun) -> Found | None:
         return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run))
 
     compared = [run for kind in KERNELS for run in group.compared(kind)]
     return {
-        "invariance": _comparison([(run, found) for run in compared if (found := kernels(run))]),  # needs no data
+        "invariance": _comparison([(run, found) for run in compared if (found := kernels_of(run))]),  # needs no data
         "ensembles": curves_of([(one, entry) for one in ensembles_of(group) if (entry := scores(one))]),
     }
 
 
 def _kernels(run: FinishedRun) -> Found:
-    """A run's kernels by the paper's measure, and its last layer's mean by every one."""
+    """A run's kernels by the paper's measure, and its last layer's mean by every one; nothing where it has none."""
     net = load(run.path)
+    if not kernels(net.backbone):
+        return {}
     found = {how: score_kernels(net, group=ROTATIONS, measure=how) for how in get_args(Measure)}
     return {**found["l2"], "last_layer": {how: list(of["layers"].values())[-1]["mean"] for how, of in found.items()}}
 
@@ -114,7 +116,7 @@ def _comparison(found: list[tuple[FinishedRun, Found]]) -> dict[str, Any] | None
         "group": ROTATIONS,
         "measure": "l2",
         "seed": shown,
-        "runs": {KERNELS[run.kind]: kernels for run, kernels in found if run.seed == shown},
+        "runs": {KERNELS[run.kind]: scores for run, scores in found if run.seed == shown},
         "last_layer": {
             how: {
                 KERNELS[kind]: [kernels["last_layer"][how] for run, kernels in found if run.kind == kind]

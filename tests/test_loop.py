@@ -15,8 +15,9 @@ from torch import Tensor
 
 from small_runs import Plain, command, images_file, plain, run, settings, stopped_run, weights
 from transnet import load
+from transnet.train.distributed import World
 from transnet.train.interrupt import Stopped
-from transnet.train.loop import TrainingError, train
+from transnet.train.loop import Trainer, TrainingError, train
 from transnet.train.prepare import natural_pairs
 from transnet.train.run import Run
 
@@ -346,3 +347,14 @@ def test_a_natural_pair_is_warned_of_only_where_images_are_flipped(
 ) -> None:
     train(settings(data, tmp_path / "run", transforms="r0,m0", flip=flip, epochs=1))
     assert ("warning: images are flipped in training, so m0 and r0" in capfd.readouterr().err) == flip
+
+
+def test_a_plan_that_was_drawn_ahead_is_for_its_own_epoch_alone(data: Path, tmp_path: Path) -> None:
+    trainer = Trainer(settings(data, tmp_path / "run"), World(), torch.device("cpu"), None, data=None, quiet=True)
+    trainer.prepare()
+    first, second, third = (trainer._plan(epoch) for epoch in range(3))
+    trainer._ahead = 1, second
+    assert trainer._plan(1) is second
+    assert torch.equal(trainer._plan(0).order, first.order)
+    assert torch.equal(trainer._plan(2).order, third.order)
+    assert not torch.equal(second.order, third.order)

@@ -168,3 +168,18 @@ def test_runs_that_saw_different_data_are_not_compared(small_study: Path, tmp_pa
     changed.result.write_text(json.dumps(result))
     with pytest.raises(ValueError, match="digits-fast-t2-s1 saw different data"):
         write_report(copy)
+
+
+def test_a_backbone_without_a_spatial_kernel_has_tables_and_no_kernels(
+    small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "study"
+    shutil.copytree(small_study, copy)
+    shutil.rmtree(copy / "measured")
+    monkeypatch.setattr("transnet.study.measured.kernels", lambda model: {})
+    (group,) = read_folder(copy)
+    assert measure(group, copy)["invariance"] is None
+    assert (copy / "tables" / "digits-fast-invariance.md").exists()
+    write_report(copy)
+    assert not (copy / "tables" / "digits-fast-invariance.md").exists()
+    assert (copy / "tables" / "digits-fast-pruned.md").exists()

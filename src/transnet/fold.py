@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4
+from transnet.fold_calls import Call, Pair
 from transnet.fold_layers import (
     Changes,
     Folded,
@@ -28,7 +29,7 @@ from transnet.fold_layers import (
     restore_class,
 )
 from transnet.fold_trace import Trace, Visit, describe, find_culprit, same, trace
-from transnet.fold_windows import REVERSED, Call, Pair, Rewrite, rewrite
+from transnet.fold_windows import REVERSED, Rewrite, rewrite
 
 # Layers that become folded layers; whatever else calls a convolution or pooling has its calls replaced.
 _LAYERS = {

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from transnet.fold_windows import Pads, Pair, Rewrite, read_call
+from transnet.fold_calls import Pair, read_call
+from transnet.fold_windows import Pads, Rewrite
 
 
 def run(func: Any, x: Tensor, change: Rewrite, **tensors: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from transnet import d4
-from transnet.fold_windows import Call, Pair, read_call
+from transnet.fold_calls import Call, Pair, read_call
 
 # Why the code of a module that calls these may fail to commute with t; the first that applies is told.
 _REASONS = {

@@ -14,11 +14,9 @@ the layer (−∞ for a maximum; an average does not count it).
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
-
 from transnet import d4
+from transnet.fold_calls import Call, Pair
 
-Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]  # left, right, top, bottom, as torch.nn.functional.pad has them
 
 # What t reverses in x's coordinates, (height, width): r1 turns x's right edge into the top, where c starts.
@@ -26,21 +24,6 @@ REVERSED = {
     "r0": (False, False), "r1": (False, True), "r2": (True, True), "r3": (True, False),
     "m0": (False, True), "m1": (True, True), "m2": (True, False), "m3": (False, False),
 }  # fmt: skip
-
-# Every function with a geometry, and its arguments after "input" with their defaults.
-_SIGNATURES: dict[str, dict[str, Any]] = {
-    "conv2d": {"weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1},
-    "max_pool2d": {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
-    | {"return_indices": False},
-    "avg_pool2d": {"kernel_size": None, "stride": None, "padding": 0, "ceil_mode": False}
-    | {"count_include_pad": True, "divisor_override": None},
-    "adaptive_avg_pool2d": {"output_size": None},
-    "adaptive_max_pool2d": {"output_size": None, "return_indices": False},
-    "pad": {"pad": None, "mode": "constant", "value": None},
-    "interpolate": {"size": None, "scale_factor": None, "mode": "nearest", "align_corners": None}
-    | {"recompute_scale_factor": None, "antialias": False},
-}
-_TENSORS = ("weight", "bias")
 
 
 @dataclass(frozen=True)
@@ -82,24 +65,6 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of a function with a geometry; ``options`` are all arguments but the tensors."""
-
-    kind: str
-    size: Pair
-    options: dict[str, Any]
-    tensors: dict[str, Tensor | None]
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells calls apart when the network runs: the function, the input's size and the options."""
-        weight = self.tensors.get("weight")
-        # Sorted, because folding may transpose the kernel.
-        shape = () if weight is None else (*weight.shape[:2], *sorted(weight.shape[2:]))
-        return self.kind, self.size, tuple(self.options.values()), shape
-
-
-@dataclass(frozen=True)
 class Rewrite:
     """A call that computes the same under t⁻¹: frame the input by ``pads``, then call with ``options``.
 
@@ -117,24 +82,6 @@ class Rewrite:
     step: Pair = (1, 1)
     kept: tuple[Pair, Pair] | None = None
     counted: Pads | None = None
-
-
-def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Call] | None:
-    """The input and the call; None for a function without a geometry and for input that is no map."""
-    kind = getattr(func, "__name__", "")
-    if kind not in _SIGNATURES:
-        return None
-    given = {**dict(zip(("input", *_SIGNATURES[kind]), args)), **kwargs}
-    x = given.pop("input", None)
-    if not isinstance(x, Tensor) or x.ndim != 4 or not given.keys() <= _SIGNATURES[kind].keys():
-        return None
-    options = {**_SIGNATURES[kind], **given}
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    if options.get("stride") == ():  # what torch's own code passes on for None
-        options["stride"] = None
-    tensors: dict[str, Tensor | None] = {name: options.pop(name) for name in (*options,) if name in _TENSORS}
-    height, width = x.shape[-2:]
-    return x, Call(kind, (height, width), options, tensors)
 
 
 def rewrite(call: Call, out: Pair, t: str, outer: Call | None = None) -> Rewrite | None:

@@ -58,6 +58,10 @@ def write_report(out: str | Path, *, data: str | None = None, device: str = "aut
     """
     folder = Path(out)
     sections = [_section(group, folder, data, device) for group in read_folder(folder)]
+    for section in sections:  # a table that is not made any more must not stay behind
+        for ending in (".md", ".csv"):
+            for old in (folder / "tables").glob(f"{section.group.name}-*{ending}"):
+                old.unlink()
     for section in sections:
         for sheet in (*section.tables, *(figure.sheet for figure in section.figures if figure.sheet)):
             path = folder / "tables" / f"{section.group.name}-{sheet.key}"

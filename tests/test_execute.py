@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from transnet.data import DataError
 from transnet.study.execute import Here, execute
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.reproduce import reproduce
@@ -159,3 +160,9 @@ def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp
     assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
     for path in (tmp_path / "runs").glob("*"):
         assert Run(path).finished or any(Run(path).state.glob("*/manifest.json")) or not lines(path)
+
+
+def test_data_that_is_not_there_is_said_once_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nosuch: no such name, folder or file"):
+        reproduce(Study("pruned", data="nosuch", out=str(tmp_path / "study"), device="cpu"), quiet=True)
+    assert not (tmp_path / "study").exists()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from transnet.data import open_data
 from transnet.data.download import data_folder
 from transnet.data.named import NAMED
 from transnet.study.execute import Here, Outcome, Place, execute
@@ -34,9 +35,11 @@ def _check_data(study: Study, runs: list[PlannedRun]) -> None:
     Where nothing is left to train, the report may need no data: what is not here is not asked for.
     """
     finished = [run for run in runs if Run(run.config.out).finished]
-    if not finished or study.on != "here":  # a cluster's nodes may have data that this one has not
+    if study.on != "here":  # a cluster's nodes may have data that this one has not
         return
-    if len(finished) < len(runs) or _is_here(study.data):
+    if len(finished) < len(runs) and study.data not in NAMED and not _is_here(study.data):
+        open_data(study.data)  # says what is wrong, once instead of in every run
+    if finished and (len(finished) < len(runs) or _is_here(study.data)):
         own_data(finished[0].config.out, at=study.data)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from environment import environment
 from transnet import TransNet, backbones, d4
@@ -226,10 +227,15 @@ def compile_only(args, row):
 
 
 def warm(args, wanted):
-    """Fill the compiler's cache, several rows at once: the measuring that follows finds every kernel there."""
+    """Fill the compiler's cache, several rows at once: the measuring that follows finds every kernel there.
+
+    Which tiling of a kernel is the fastest was then decided while others used the GPU: that is forgotten again.
+    """
     context = multiprocessing.get_context("spawn")
-    with context.Pool(5, maxtasksperchild=1) as pool:
+    with context.Pool(7, maxtasksperchild=1) as pool:
         pool.starmap(compile_only, [(args, row) for row in wanted], chunksize=1)
+    for choice in Path(cache_dir()).rglob("*.best_config"):
+        choice.unlink()
 
 
 def main():

@@ -128,6 +128,16 @@ def test_other_first_convolutions_are_left_alone(stem: nn.Conv2d) -> None:
     assert rewrite.stems == 0
 
 
+def test_a_layer_norm_is_left_alone() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.LayerNorm(48), nn.Linear(48, 10))
+    graphs = Graphs(Faster())
+    run(model, images(), graphs)
+    assert graphs.rewrite is not None
+    assert graphs.rewrite.statistics == 0
+    assert graphs.count(ATEN.var_mean.correction) == 1
+
+
 def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
     torch.manual_seed(0)
     before = nn.Conv2d(3, 3, 1, bias=False)

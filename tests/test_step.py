@@ -17,7 +17,7 @@ from transnet.train.config import TrainConfig
 from transnet.train.device import autocast_for, sgd
 from transnet.train.distributed import World
 from transnet.train.objective import Objective, cross_entropy
-from transnet.train.step import Feed, Step
+from transnet.train.step import Feed, Step, of_its_own
 
 CPU = torch.device("cpu")
 N, CLASSES = 43, 3
@@ -246,6 +246,33 @@ def test_the_mean_over_processes_of_weighted_losses_is_the_batchs_mean() -> None
         alone = feed(16)
         alone.start(drawn(alone, 0), k)
         torch.testing.assert_close(torch.stack(means).mean(), net.loss(*alone.fetch(alone.size(k), 0)))
+
+
+def test_many_steps_in_one_process_are_all_compiled() -> None:
+    class Shift:
+        compiled = False
+
+        def __init__(self, n: int) -> None:
+            self.values = torch.zeros(n)
+
+        def total(self, shift: int) -> Tensor:
+            if torch.compiler.is_compiling():
+                self.compiled = True
+            return (self.values + shift).sum()
+
+    torch._dynamo.reset()
+    several = [Shift(n) for n in range(1, 2 * torch._dynamo.config.recompile_limit)]
+    for each in several:
+        compiled = torch.compile(of_its_own(each.total), dynamic=False, backend="eager")
+        assert compiled(2) == 2 * len(each.values)
+    assert all(each.compiled for each in several)
+
+
+def test_a_step_leaves_nothing_behind_for_devices_that_are_not_there() -> None:
+    waiting = [len(torch.xpu._queued_calls), len(torch.mtia._queued_calls)]
+    step = stepper(small_net(), feed(), settings(), torch.full((6,), 0.1))
+    run_epochs(step, 2)
+    assert [len(torch.xpu._queued_calls), len(torch.mtia._queued_calls)] == waiting
 
 
 # ------------------------------------------------------------------------------------------------------------- on a GPU

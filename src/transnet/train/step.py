@@ -10,7 +10,8 @@ would cost more than it saves.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,23 @@ def compiler_options(device: torch.device) -> dict[str, Any]:
         "triton.enable_pdl": True,  # a kernel is set up while the one before it ends
         "joint_custom_post_pass": Faster(),
     }
+
+
+def of_its_own(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A bound method with its own copy of the code.
+
+    The compiler keeps what it made with the code and gives up after eight versions of it: in a process that has
+    trained eight times, the ninth run would be uncompiled.
+    """
+    function = cast(MethodType, method).__func__
+    copied = FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    return MethodType(copied, cast(MethodType, method).__self__)
 
 
 class Feed:
@@ -161,7 +179,9 @@ class Step:
         self.compile, self.capture = compile, capture
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._compiled: Callable[[int, int, float], Tensor] = (
-            torch.compile(self._loss, dynamic=False, options=compiler_options(device)) if compile else self._loss
+            torch.compile(of_its_own(self._loss), dynamic=False, options=compiler_options(device))
+            if compile
+            else self._loss
         )
 
     def prepare(self) -> None:
@@ -192,7 +212,10 @@ class Step:
                 generator is part of a run's state.
         """
         size = self.feed.size(step)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if self.losses.device.type == "cuda":
+            # Not `torch.manual_seed`: it notes down every call for the kinds of device that are not there.
+            torch.cuda.manual_seed(seed)
         if self.capture:
             self._graphs[size].replay()
         else:

@@ -4,8 +4,9 @@ The heads run one after the other. After each, an image whose class is certain e
 transformed again and go on. Easy images cost one pass of the backbone, hard ones all m.
 
 Going on pays only where it can change the class, so what counts is the class's lead over the runner-up, not its
-probability among all K: after the first head p₁ / (p₁ + p₂) ≥ confidence. In log-odds the lead of the mean of k heads
-must reach logit(confidence) · (m − k) / (k (m − 1)): it was earned by k heads, and m − k are left to overturn it.
+probability among all K: after the first head p₁ / (p₁ + p₂) ≥ confidence. Were the heads' leads, in log-odds, draws of
+the same spread σ around the image's own, then the mean of k of them would stand σ √(1/k − 1/m) from the mean of all m.
+A lead is measured by that: after k heads it must reach logit(confidence) · √((m − k) / (k (m − 1))).
 
 >>> probabilities, used = anytime(net, images, confidence=0.9)
 
@@ -83,7 +84,7 @@ def lead(logits: Tensor) -> Tensor:
 def needed_lead(confidence: float, done: int, heads: int) -> float:
     """The `lead` at which an image stops after ``done`` of ``heads`` heads, fewer than all."""
     odds = math.inf if confidence == 1 else math.log(confidence / (1 - confidence)) if confidence else -math.inf
-    return odds * (heads - done) / (done * (heads - 1))
+    return odds * math.sqrt((heads - done) / (done * (heads - 1)))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ with a name of `TABLES`. A study's tables are those that `transnet report` wrote
 
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -102,6 +103,38 @@ def costs():
             "([results/kill_resume.json](results/kill_resume.json))."
         )
     return "\n\n".join([*parts, prediction()])
+
+
+def speed():
+    """How fast training is; of the parts of the benchmark those that were measured."""
+    found = read("training_speed.json")
+    if not found:
+        return "Not measured yet: `python benchmarks/training_speed.py`."
+
+    def cells(row):
+        bare = row["bare_passes_per_second"]
+        return [row["model"], row["m"], row["batch"], f"{row['images']:,}", f"{row['seconds_per_epoch']:.3f}",
+                f"{row['passes_per_second']:,.0f}", f"{bare:,.0f}" if bare else "", f"{100 * row['overhead']:.1f} %"
+                if bare else ""]  # fmt: skip
+
+    names = [name for name in ("speed", "heads", "data_shares", "large") if name in found]
+    rows = dict.fromkeys(tuple(cells(row)) for name in names for row in found[name])
+    head = ["model", "heads", "batch", "images", "seconds an epoch", "passes a second", "bare step's", "overhead"]
+    made = made_with(found["device"], found["versions"]["torch"], found["commit"])
+    text = (
+        "Image passes a second of `transnet train`, over whole epochs at the start of a run without evaluation, median "
+        f"of {len(found['speed'][0]['rounds'])}; the bare step is the captured one alone. An image pass is one image "
+        f"under one transform. {found['data']}, {made} "
+        "([results/training_speed.json](results/training_speed.json)):\n\n" + table(head, rows)
+    )
+    if naive := found.get("naive"):
+        ours, theirs = (statistics.median(naive[who]) for who in ("ours", "naive"))
+        text += (
+            f"\n\nBeside a loop as one writes it first (a DataLoader with {naive['workers']} workers, one eager "
+            f"forward per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: {ours:,.0f} passes a second "
+            f"against {theirs:,.0f}, {naive['ratio']:.1f} times."
+        )
+    return text
 
 
 def prediction():
@@ -222,8 +255,8 @@ def files():
 
 
 TABLES = {
-    "demo": demo, "results": results, "costs": costs, "studies": studies, "tuning": tuning, "files": files,
-    "errors": errors, "folds": folds, "refused": refused, "new user": new_user, "tutorial times": times,
+    "demo": demo, "results": results, "speed": speed, "costs": costs, "studies": studies, "tuning": tuning,
+    "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user, "tutorial times": times,
     **{f"tutorial {name}": printed(i) for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))},
 }  # fmt: skip
 MARKED = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end -->", re.DOTALL)

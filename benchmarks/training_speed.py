@@ -41,6 +41,7 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.rounds = 2 if args.quick else 3
+        self.known = {}
         self.small = {"model": "resnet8-small"} if args.quick else {}
 
     def trainer(self, m, batch, data=None, **settings):
@@ -55,7 +56,14 @@ class Bench:
         wait()
         return trainer, time.perf_counter() - start
 
-    def row(self, m, batch, **settings):
+    def row(self, **settings):
+        """A row of the table; one that several parts have is measured once."""
+        key = json.dumps(settings, sort_keys=True)
+        if key not in self.known:
+            self.known[key] = self.measured(**settings)
+        return self.known[key]
+
+    def measured(self, m, batch, **settings):
         trainer, prepared = self.trainer(m, batch, **settings)
         n, steps = len(trainer.data.train), trainer.feed.steps
         trainer.run_epoch(0)
@@ -212,11 +220,11 @@ def large(args):
 
 def rows(args):
     """What is measured, part by part."""
-    shares = (0.125, 0.25, 0.5, 1.0)
+    shares = [{"train_fraction": share} for share in (0.125, 0.25, 0.5)]
     parts = {
         "speed": [{"m": m, "batch": b} for m, b in ((2, 512), (2, 64), (1, 512))],
         "heads": [{"m": m, "batch": 512} for m in (1, 2, 3, 4)],
-        "data_shares": [{"m": 2, "batch": 512, "train_fraction": share} for share in shares],
+        "data_shares": [{"m": 2, "batch": 512, **share} for share in (*shares, {})],
     }
     return parts | ({"large": large(args)} if "large" in args.parts else {})
 
@@ -254,14 +262,21 @@ def main():
         wanted = [row for part in asked for name in order[part] for row in parts[name]]
         warm(args, [row for i, row in enumerate(wanted) if row not in wanted[:i]])
     found = {"data": Path(args.data).name}
-    for part in asked:
-        with determinism(False, cuda=torch.cuda.is_available()):
+
+    def keep():  # after every row: time on a GPU may end at any moment
+        with open(args.out, "w") as file:
+            json.dump(found | environment("cuda" if torch.cuda.is_available() else "cpu"), file, indent=1)
+
+    with determinism(False, cuda=torch.cuda.is_available()):
+        for part in asked:
             if part == "naive":
                 found["naive"] = bench.beside_naive(64, 20 if args.quick else 150)
+                keep()
             for name in order[part]:
-                found[name] = [bench.row(**row) for row in parts[name]]
-        with open(args.out, "w") as file:  # after every part: time on a GPU may end at any moment
-            json.dump(found | environment("cuda" if torch.cuda.is_available() else "cpu"), file, indent=1)
+                found[name] = []
+                for row in parts[name]:
+                    found[name].append(bench.row(**row))
+                    keep()
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ def speed():
         ours, theirs = (statistics.median(naive[who]) for who in ("ours", "naive"))
         text += (
             f"\n\nBeside a loop as one writes it first (a DataLoader with {naive['workers']} workers, one eager "
-            f"forward per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: {ours:,.0f} passes a second "
-            f"against {theirs:,.0f}, {naive['ratio']:.1f} times."
+            f"forward per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: "
+            f"{ours:,.0f} passes a second against {theirs:,.0f}, {naive['ratio']:.1f} times."
         )
     return text
 

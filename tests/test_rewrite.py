@@ -14,6 +14,7 @@ from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
 from transnet import TransNet, backbones
 from transnet.train.rewrite import Faster, columns, kernel_of_columns, statistics_by_sums
+from transnet.train.step import compiler_options
 
 ATEN = torch.ops.aten
 
@@ -27,7 +28,7 @@ class Graphs:
 
     def __call__(self, module: fx.GraphModule, inputs: Any) -> Any:
         def split(joint: fx.GraphModule, *args: Any, **options: Any) -> Any:
-            with inductor.patch(joint_custom_post_pass=self.rewrite):
+            with inductor.patch(joint_custom_post_pass=self.rewrite, fallback_random=True):
                 joint_graph_passes(joint)
             options.pop("compiler", None)
             parts = min_cut_rematerialization_partition(joint, *args, compiler="inductor", **options)
@@ -40,8 +41,15 @@ class Graphs:
             decompositions=select_decomp_table(),
         )(module, inputs)
 
-    def count(self, target: Any) -> int:
-        return sum(len(graph.find_nodes(op="call_function", target=target)) for graph in self.parts)
+    def calls(self, target: Any) -> list[fx.Node]:
+        return [node for graph in self.parts for node in graph.find_nodes(op="call_function", target=target)]
+
+    def stems(self) -> list[list[int]]:
+        """The kernels that convolutions, forward or backward, apply to three channels."""
+        calls = self.calls(ATEN.convolution.default), self.calls(ATEN.convolution_backward.default)
+        weights = [node.args[1] for node in calls[0]] + [node.args[2] for node in calls[1]]
+        shapes = [list(weight.meta["val"].shape) for weight in weights]  # type: ignore[union-attr]
+        return [shape for shape in shapes if shape[1] == 3]
 
 
 def run(model: nn.Module, x: Tensor, graphs: Graphs, *, mixed: bool = False) -> dict[str, Tensor]:
@@ -96,18 +104,27 @@ def test_loss_gradients_and_running_statistics_stay(bn: Any) -> None:
     layers = sum(isinstance(module, nn.BatchNorm2d) for module in net.modules()) * (2 if bn == "separate" else 1)
     assert rewritten.rewrite is not None
     assert (rewritten.rewrite.statistics, rewritten.rewrite.stems) == (layers, 1)
-    assert plain.count(ATEN.var_mean.correction) == layers
-    assert rewritten.count(ATEN.var_mean.correction) == 0
-    assert rewritten.count(ATEN.convolution.default) == plain.count(ATEN.convolution.default)
+    assert len(plain.calls(ATEN.var_mean.correction)) == layers
+    assert not rewritten.calls(ATEN.var_mean.correction)
+    assert len(plain.stems()) == 2
+    assert not rewritten.stems()
 
 
-def test_in_mixed_precision_it_differs_by_less_than_a_rounding() -> None:
+def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph() -> None:
     net = TransNet(wide_resnet8(), ("r0", "r1")).train()
-    expected = run(net, images(), Graphs(None), mixed=True)
-    found = run(net, images(), Graphs(Faster()), mixed=True)
-    for name, value in expected.items():
-        error = (found[name] - value).float().norm() / value.float().norm().clamp(min=1e-3)
-        assert error < 0.03, name  # a bfloat16 has 8 bits, and twelve layers of them stand behind the first gradient
+    truth = run(net, images(), Graphs(None))
+    plain = run(net, images(), Graphs(None), mixed=True)
+    graphs = Graphs(Faster())
+    found = run(net, images(), graphs, mixed=True)
+    assert not graphs.stems()
+
+    def error(values: dict[str, Tensor]) -> Tensor:
+        far = [(values[name] - value).float().norm() / value.float().norm() for name, value in truth.items()]
+        return torch.stack(far).nan_to_num()
+
+    assert error(plain).max() > 0.01  # a bfloat16 has 8 bits
+    assert error(found).max() < 1.5 * error(plain).max()
+    assert error(found).mean() < 1.2 * error(plain).mean()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +152,7 @@ def test_a_layer_norm_is_left_alone() -> None:
     run(model, images(), graphs)
     assert graphs.rewrite is not None
     assert graphs.rewrite.statistics == 0
-    assert graphs.count(ATEN.var_mean.correction) == 1
+    assert len(graphs.calls(ATEN.var_mean.correction)) == 1
 
 
 def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
@@ -148,6 +165,68 @@ def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
     found = run(model, images(), Graphs(rewrite))
     assert rewrite.stems == 0
     assert found["0.weight"].abs().max() > 0
+
+
+class Twice(nn.Module):
+    """One kernel used on the images in two ways."""
+
+    def __init__(self, **other: int) -> None:
+        super().__init__()
+        self.first, self.last, self.other = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Linear(64, 10), other
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = nn.functional.conv2d(x, self.first.weight, **self.other)
+        return self.last(self.first(x).mean((2, 3)) + again.sin().mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "other", [{"padding": 1}, {"padding": 2, "dilation": 2}, {"stride": 2}], ids=["the same", "dilated", "strided"]
+)
+def test_a_kernel_used_twice_gets_both_gradients(other: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    model = Twice(**other).double()
+    expected = run(model, images().double(), Graphs(None))
+    for name, value in run(model, images().double(), Graphs(Faster())).items():
+        assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
+
+
+def test_a_gradient_inside_the_loss_is_possible() -> None:
+    class Sharp(Twice):
+        def forward(self, x: Tensor) -> Tensor:
+            slope = torch.func.grad(lambda weight: nn.functional.conv2d(x, weight).sin().mean())(self.first.weight)
+            return super().forward(x) + slope.square().sum()
+
+    torch.manual_seed(0)
+    model = Sharp().double()
+    expected = run(model, images().double(), Graphs(None))
+    for name, value in run(model, images().double(), Graphs(Faster())).items():
+        assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
+
+
+class Part(nn.Module):
+    """Looks at a part of its batch, which lies within the memory of the whole."""
+
+    def __init__(self, padding: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 64, 3, padding=padding, bias=False), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x[2:]).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("padding", "stems"), [(0, 0), (1, 1)])
+def test_columns_are_not_read_beside_a_part_of_a_tensor(padding: int, stems: int) -> None:
+    graphs = Graphs(Faster())
+    run(Part(padding), images(), graphs)
+    assert graphs.rewrite is not None
+    assert graphs.rewrite.stems == stems
+
+
+def test_images_with_their_channels_first_are_left_alone() -> None:
+    graphs = Graphs(Faster())
+    run(Part(1), images().contiguous(), graphs)
+    assert graphs.rewrite is not None
+    assert graphs.rewrite.stems == 0
 
 
 def test_columns_make_a_convolution_a_product() -> None:
@@ -170,6 +249,24 @@ def test_sums_do_not_cancel_where_the_mean_is_large(mean: float) -> None:
     torch.testing.assert_close(average.double(), middle, rtol=1e-6, atol=1e-6)
 
 
+def test_an_outlier_as_the_shift_costs_little() -> None:
+    x = torch.randn(64, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+    x[32, :, 4, 4] = 30
+    exact = torch.var(x.double(), [0, 2, 3], correction=0, keepdim=True)
+    torch.testing.assert_close(statistics_by_sums(x, [0, 2, 3])[0].double(), exact, rtol=1e-3, atol=0)
+
+
+def test_nothing_has_no_statistics_and_does_not_stop_the_compiler() -> None:
+    def variance(x: Tensor) -> Tensor:
+        return torch.var_mean(x[:0], 0, correction=0, keepdim=True)[0].sum()
+
+    torch._dynamo.reset()
+    graphs = Graphs(Faster())
+    torch.compile(variance, backend=graphs, dynamic=False)(torch.ones(3, 2, requires_grad=True))
+    assert graphs.rewrite is not None
+    assert graphs.rewrite.statistics == 0
+
+
 def test_a_constant_channel_has_no_variance() -> None:
     variance, average = statistics_by_sums(torch.full((4, 2, 3, 3), 0.1), [0, 2, 3])
     assert variance.tolist() == [[[[0.0]], [[0.0]]]]
@@ -178,3 +275,41 @@ def test_a_constant_channel_has_no_variance() -> None:
 
 def test_its_mark_for_the_compilers_cache_is_of_its_source() -> None:
     assert Faster().uuid() == Faster().uuid()
+
+
+def compiled_and_eager(model: nn.Module, device: torch.device, options: dict[str, Any]) -> tuple[list[Tensor], ...]:
+    """The gradients both ways, through the real compiler."""
+    model = nn.Sequential(nn.BatchNorm2d(3, affine=False), model).to(device, memory_format=torch.channels_last)
+    x = images().to(device, memory_format=torch.channels_last)
+
+    def gradients(forward: Any) -> list[Tensor]:
+        model.zero_grad()
+        forward(x).square().mean().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    torch._dynamo.reset()
+    return gradients(torch.compile(model, dynamic=False, options=options)), gradients(model)
+
+
+MODELS = [Part(0), Part(1), Twice(padding=1)]
+NAMES = ["part", "padded part", "twice"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_compiled_gradients_are_the_eager_ones(model: nn.Module) -> None:
+    rewrite = Faster()
+    found, expected = compiled_and_eager(
+        model, torch.device("cpu"), {"joint_custom_post_pass": rewrite, "force_disable_caches": True}
+    )
+    assert rewrite.statistics == 1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+def test_compiled_gradients_are_the_eager_ones_on_a_gpu(model: nn.Module) -> None:
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    device = torch.device("cuda")
+    found, expected = compiled_and_eager(model, device, compiler_options(device))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)

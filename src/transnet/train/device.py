@@ -45,6 +45,8 @@ def find_device(name: str, processes: World) -> torch.device:
         raise ConfigError(f"--device: {name} was given; this machine has cuda:0…{torch.cuda.device_count() - 1}")
     if device.type == "cuda" and processes.size > 1:
         device = torch.device("cuda", torch.cuda.current_device())
+    if device.index is not None:
+        torch.cuda.set_device(device)  # streams, graphs and seeds are those of the current one
     return device
 
 

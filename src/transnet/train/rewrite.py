@@ -4,8 +4,8 @@ The compiled step of a small CNN has two slow places that come from how the comp
 what has to be computed:
 
 - A layer's batch statistics are made by Welford's recurrence, which divides once per value, and the division, not
-  the memory, sets the pace. Here they come from two sums, Σ(x − s) and Σ(x − s)², with the channel's first value as
-  the shift s, so that nothing cancels where the mean is large against the spread.
+  the memory, sets the pace. Here they come from two sums, Σ(x − s) and Σ(x − s)². The shift s is one of the channel's
+  values, so that little cancels where the mean is large against the spread.
 - The first convolution has three channels, and the kernels of cuDNN want eight or more: it pads the images, and its
   matrix product is mostly zeros. Here the neighbourhoods are laid out as columns first, 3 · 3 · 3 = 27 values of
   which each is used, and the convolution becomes one of 1×1. Only where the images themselves need no gradient, and
@@ -52,15 +52,15 @@ class Faster(CustomGraphPass):
 
 def statistics_by_sums(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     """Biased variance and mean of ``x`` over ``dims``, which stay as dimensions of 1."""
-    first = x
+    some = x  # one value a channel, from the middle of an image: in its corner the padding shows most
     count = 1
     for dim in dims:
-        first = first.narrow(dim, 0, 1)
+        some = some.narrow(dim, x.shape[dim] // 2, 1)
         count *= x.shape[dim]
-    shifted = x - first
+    shifted = x - some
     mean = shifted.sum(dims, keepdim=True) / count
     variance = (shifted * shifted).sum(dims, keepdim=True) / count - mean * mean
-    return variance.clamp(min=0), mean + first
+    return variance.clamp(min=0), mean + some
 
 
 def columns(x: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
@@ -101,7 +101,8 @@ def _two_sums(node: fx.Node) -> bool:
     """Rewrite one variance and mean."""
     args: Any = node.args
     x, dims = args[0], list(args[1] or ()) if len(args) > 1 else []
-    wide = x.meta["val"].dtype in (torch.float32, torch.float64)
+    value = x.meta["val"]
+    wide = value.numel() > 0 and value.dtype in (torch.float32, torch.float64)
     over_batch = 0 in dims  # a layer norm's are made within a block of threads, exactly
     if node.kwargs.get("correction") != 0 or not node.kwargs.get("keepdim") or not over_batch or not wide:
         return False
@@ -114,13 +115,21 @@ def _as_columns(node: fx.Node) -> bool:
     """Rewrite one convolution, forward and backward."""
     args: Any = node.args
     x, weight, bias, stride, padding, dilation, transposed, _, groups = args
-    shape = list(weight.meta["val"].shape)
+    shape, before = list(weight.meta["val"].shape), x.meta["val"]
     if bias is not None or transposed or groups != 1 or len(shape) != 4 or shape[1] >= _LANES:
         return False
     length = shape[1] * shape[2] * shape[3]
     if length + -length % _LANES > shape[0] or list(dilation) != [1, 1]:
         return False
-    calls = [call for call in _calls(node.graph, _aten.convolution_backward.default) if call.args[1:3] == (x, weight)]
+    if not node.meta["val"].is_contiguous(memory_format=torch.channels_last):  # as the columns' product will be
+        return False
+    if not any(padding) and before.storage_offset():  # part of another tensor, whose memory the columns would read
+        return False
+    calls = [
+        call
+        for call in _calls(node.graph, _aten.convolution_backward.default)
+        if call.args[1:3] == (x, weight) and call.args[4:10] == args[3:]
+    ]
     if any(call.args[-1] != [False, True, False] for call in calls):
         return False
     rest = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
@@ -143,9 +152,12 @@ def _as_columns(node: fx.Node) -> bool:
 
 
 def _replace_items(node: fx.Node, items: dict[int, fx.Node]) -> None:
-    for user in list(node.users):  # each takes one item out of the node's tuple
+    """Put ``items`` in place of what is taken out of the node's tuple, and the node out of the graph."""
+    for user in list(node.users):
         if (found := items.get(cast(int, user.args[1]))) is not None:
             user.replace_all_uses_with(found)
+        node.graph.erase_node(user)
+    node.graph.erase_node(node)
 
 
 def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:

@@ -69,6 +69,7 @@ def test_an_existing_folder_is_refused_without_resume(data: Path, copied: Path) 
 def test_an_empty_folder_will_do(data: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     run(data, tmp_path / "run", epochs=1)
+    assert Run(tmp_path / "run").finished
 
 
 @pytest.mark.parametrize("resume", [True, False])

@@ -2,6 +2,7 @@ import base64
 import http.client
 import io
 import json
+import math
 import threading
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 from browser import chromium
 from data_files import encoded, noise
 from trained import digit_files, digits_run
-from transnet import d4
+from transnet import anytime, d4
 from transnet.cli import run
 from transnet.data import DataError
 from transnet.ship.export import export_run
@@ -56,6 +57,7 @@ def test_what_is_shown_is_what_the_network_says(tmp_path):
     assert shown["ensemble"][0]["probability"] == pytest.approx(float(heads.mean(0).softmax(-1).max()), abs=1e-5)
     first, second = heads[0].topk(2).values.tolist()
     assert shown["steps"][0].pop("lead") == pytest.approx(first - second, abs=1e-4)
+    assert shown["steps"][0].pop("share") == 1
     assert shown["steps"][0] == shown["heads"][0]["classes"][0]
     assert shown["steps"][-1] | shown["ensemble"][0] == shown["steps"][-1]
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file))))
@@ -185,6 +187,17 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         assert "are enough, stop" in text("steps")
         assert threshold(1).startswith("3 of 3 passes")
         assert "no head is left" in text("steps")
+        x = server.model.prepare(paths[2].read_bytes())[None]
+        one, two, _ = (step["lead"] for step in wanted["steps"])
+        for odds in (
+            0.9 * one,
+            1.1 * one,
+            1.9 * two,
+            2.1 * two,
+        ):  # either side of each stop
+            confidence = 1 / (1 + math.exp(-odds))
+            used = int(anytime(server.model.net, x, confidence)[1])
+            assert threshold(confidence).startswith(f"{used} of 3 passes"), (odds, one, two)
         driver.save_screenshot(str(tmp_path / "page.png"))
         assert (tmp_path / "page.png").stat().st_size > 10_000
 

@@ -84,7 +84,12 @@ def lead(logits: Tensor) -> Tensor:
 def needed_lead(confidence: float, done: int, heads: int) -> float:
     """The `lead` at which an image stops after ``done`` of ``heads`` heads, fewer than all."""
     odds = math.inf if confidence == 1 else math.log(confidence / (1 - confidence)) if confidence else -math.inf
-    return odds * math.sqrt((heads - done) / (done * (heads - 1)))
+    return odds * share_of_odds(done, heads)
+
+
+def share_of_odds(done: int, heads: int) -> float:
+    """What part of the first head's `needed_lead` the mean of ``done`` heads must have."""
+    return math.sqrt((heads - done) / (done * (heads - 1)))
 
 
 @dataclass(frozen=True)

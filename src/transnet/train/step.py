@@ -26,13 +26,13 @@ def compiler_options(device: torch.device) -> dict[str, Any]:
     """For `torch.compile`: what makes the step faster on a GPU than the defaults do."""
     if device.type != "cuda":
         return {}
-    from transnet.train.rewrite import Faster  # and with it the compiler, which takes seconds to import
+    from transnet.train.stem import StemAsColumns  # and with it the compiler, which takes seconds to import
 
     return {
         "max_autotune_pointwise": True,  # more tilings of the batch-norm kernels to choose from
         "combo_kernels": True,  # the many small ones, such as the casts of the weights, together
         "triton.enable_pdl": True,  # a kernel is set up while the one before it ends
-        "joint_custom_post_pass": Faster(),
+        "joint_custom_post_pass": StemAsColumns(),
     }
 
 
@@ -42,15 +42,11 @@ def of_its_own(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     The compiler keeps what it made with the code and gives up after eight versions of it: in a process that has
     trained eight times, the ninth run would be uncompiled.
     """
-    function = cast(MethodType, method).__func__
-    copied = FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    return MethodType(copied, cast(MethodType, method).__self__)
+    bound = cast(MethodType, method)
+    old = bound.__func__
+    new = FunctionType(old.__code__.replace(), old.__globals__, old.__name__, old.__defaults__, old.__closure__)
+    new.__kwdefaults__ = old.__kwdefaults__
+    return MethodType(new, bound.__self__)
 
 
 class Feed:

@@ -1,21 +1,15 @@
-"""What the compiler leaves on the table: two rewrites of a step's graph, for a GPU.
+"""A compiled step's first convolution as a product of columns, for a GPU.
 
-The compiled step of a small CNN has two slow places that come from how the compiler writes a thing down, not from
-what has to be computed:
+Images have three channels, and cuDNN's kernels want eight or more: it pads the images, and multiplies mostly zeros.
+Here the neighbourhoods are laid out as columns first, 3 · 3 · 3 = 27 values of which each is used, and the convolution
+becomes one of 1×1. Only where the images themselves need no gradient, and where the columns are no larger than what
+the convolution writes.
 
-- A layer's batch statistics are made by Welford's recurrence, which divides once per value, and the division, not
-  the memory, sets the pace. Here they come from two sums, Σ(x − s) and Σ(x − s)². The shift s is one of the channel's
-  values, so that little cancels where the mean is large against the spread.
-- The first convolution has three channels, and the kernels of cuDNN want eight or more: it pads the images, and its
-  matrix product is mostly zeros. Here the neighbourhoods are laid out as columns first, 3 · 3 · 3 = 27 values of
-  which each is used, and the convolution becomes one of 1×1. Only where the images themselves need no gradient, and
-  where the columns are no larger than what the convolution writes.
-
-Both act on the joint graph of forward and backward pass, before it is split.
+It acts on the joint graph of forward and backward pass, before that is split.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -28,39 +22,24 @@ _aten = torch.ops.aten
 _LANES = 8  # values of 16 bits in the 16 bytes a GPU reads at once: the columns' length is rounded up to it
 
 
-class Faster(CustomGraphPass):
-    """For `torch.compile(…, options={"joint_custom_post_pass": Faster()})`.
+class StemAsColumns(CustomGraphPass):
+    """For `torch.compile(…, options={"joint_custom_post_pass": StemAsColumns()})`.
 
     Attributes:
-        statistics: how many layers' statistics the last graph had rewritten.
-        stems: how many convolutions.
+        rewritten: how many convolutions of the last graph.
     """
 
-    statistics = stems = 0
+    rewritten = 0
 
     def __call__(self, graph: fx.Graph) -> None:
         """Rewrite a joint graph in place."""
-        self.statistics = sum(map(_two_sums, _calls(graph, _aten.var_mean.correction)))
-        self.stems = sum(map(_as_columns, _calls(graph, _aten.convolution.default)))
+        self.rewritten = sum(map(_rewrite, _calls(graph, _aten.convolution.default)))
         graph.eliminate_dead_code()
         graph.lint()
 
     def uuid(self) -> Any:
         """The compiler's cache keeps graphs made by other versions of this file apart."""
         return get_hash_for_files((__file__,))
-
-
-def statistics_by_sums(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
-    """Biased variance and mean of ``x`` over ``dims``, which stay as dimensions of 1."""
-    some = x  # one value a channel, from the middle of an image: in its corner the padding shows most
-    count = 1
-    for dim in dims:
-        some = some.narrow(dim, x.shape[dim] // 2, 1)
-        count *= x.shape[dim]
-    shifted = x - some
-    mean = shifted.sum(dims, keepdim=True) / count
-    variance = (shifted * shifted).sum(dims, keepdim=True) / count - mean * mean
-    return variance.clamp(min=0), mean + some
 
 
 def columns(x: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
@@ -97,21 +76,7 @@ def _whole_lanes(x: Tensor) -> Tensor:
     return _aten.constant_pad_nd(x, [0, -x.shape[-1] % _LANES])
 
 
-def _two_sums(node: fx.Node) -> bool:
-    """Rewrite one variance and mean."""
-    args: Any = node.args
-    x, dims = args[0], list(args[1] or ()) if len(args) > 1 else []
-    value = x.meta["val"]
-    wide = value.numel() > 0 and value.dtype in (torch.float32, torch.float64)
-    over_batch = 0 in dims  # a layer norm's are made within a block of threads, exactly
-    if node.kwargs.get("correction") != 0 or not node.kwargs.get("keepdim") or not over_batch or not wide:
-        return False
-    results = _spliced(node, lambda x: statistics_by_sums(x, dims), x)
-    _replace_items(node, dict(enumerate(results)))
-    return True
-
-
-def _as_columns(node: fx.Node) -> bool:
+def _rewrite(node: fx.Node) -> bool:
     """Rewrite one convolution, forward and backward."""
     args: Any = node.args
     x, weight, bias, stride, padding, dilation, transposed, _, groups = args
@@ -147,17 +112,13 @@ def _as_columns(node: fx.Node) -> bool:
         return (kernel_from_columns(result, shape),)
 
     for call in calls:
-        _replace_items(call, {1: _spliced(call, gradient, call.args[0], laid, flat)[0]})
+        found = _spliced(call, gradient, call.args[0], laid, flat)[0]
+        for item in list(call.users):  # of the tuple (images, kernel, bias); only the kernel's is asked for
+            if item.args[1] == 1:
+                item.replace_all_uses_with(found)
+            node.graph.erase_node(item)
+        node.graph.erase_node(call)
     return True
-
-
-def _replace_items(node: fx.Node, items: dict[int, fx.Node]) -> None:
-    """Put ``items`` in place of what is taken out of the node's tuple, and the node out of the graph."""
-    for user in list(node.users):
-        if (found := items.get(cast(int, user.args[1]))) is not None:
-            user.replace_all_uses_with(found)
-        node.graph.erase_node(user)
-    node.graph.erase_node(node)
 
 
 def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:

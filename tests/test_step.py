@@ -268,11 +268,20 @@ def test_many_steps_in_one_process_are_all_compiled() -> None:
     assert all(each.compiled for each in several)
 
 
-def test_a_step_leaves_nothing_behind_for_devices_that_are_not_there() -> None:
-    waiting = [len(torch.xpu._queued_calls), len(torch.mtia._queued_calls)]
+def test_a_step_seeds_the_devices_in_use_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.manual_seed` may keep a stack trace of every call for kinds of device that are not there."""
+
+    def refuse(_seed: int) -> None:
+        raise AssertionError("torch.manual_seed was called")
+
     step = stepper(small_net(), feed(), settings(), torch.full((6,), 0.1))
+    monkeypatch.setattr(torch, "manual_seed", refuse)
     run_epochs(step, 2)
-    assert [len(torch.xpu._queued_calls), len(torch.mtia._queued_calls)] == waiting
+    torch.default_generator.manual_seed(1005)  # the last step's
+    expected = torch.rand(3)
+    step.start(drawn(step.feed, 1), 2, 5)
+    step(2, 1005)
+    assert torch.equal(torch.rand(3), expected)  # it drew nothing itself
 
 
 # ------------------------------------------------------------------------------------------------------------- on a GPU

@@ -17,8 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[all,dev,docs]'
 	@touch $(STAMP)
 
-# One thread a process and a process a core: the tests' networks are too small for threads.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --durations=15
+PYTEST := $(PY) -m pytest -n auto --durations=15
 
 test: $(STAMP) ## the tests, without those marked slow
 	$(PYTEST) --dist loadfile -m "not slow"

@@ -1,10 +1,15 @@
-"""What holds for all tests: folders of their own, a seed, and no GPU where there is none."""
+"""What holds for all tests: one thread, folders of their own, a seed, and no GPU where there is none."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+# The tests' networks are too small for threads, and the number of threads changes a sum's last digits.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 # A machine under load is slow now and then; that is no failure.
 settings.register_profile("unhurried", deadline=None)

@@ -5,7 +5,6 @@ import signal
 import sys
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -66,7 +65,6 @@ def resumed(data: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     {"several": several, "killed": killed, "stopped": stopped, "resumed": resumed}[sys.argv[1]](
         Path(sys.argv[2]), Path(sys.argv[3])
     )

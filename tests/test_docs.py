@@ -149,7 +149,6 @@ def test_every_command_on_a_page_is_marked_as_one(page):
 @pytest.mark.slow
 def test_the_tutorials_five_commands_lead_from_a_folder_to_a_prediction(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     from new_user_path import commands, walk
 
     assert [shlex.split(command)[1] for command in commands()] == ["train", "evaluate", "prune", "prune", "predict"]

@@ -120,7 +120,7 @@ def test_a_killed_study_takes_its_runs_along_and_repeats_nothing(tmp_path: Path)
     for path, when in finished.items():
         assert path.stat().st_mtime_ns == when
     for path, before in partly.items():
-        kept = len(before) - 1  # the epoch whose checkpoint was being written
+        kept = max(len(before) - 1, 0)  # without the epoch whose checkpoint was being written; a run may have none yet
         assert lines(path)[:kept] == before[:kept]
         assert [line["epoch"] for line in lines(path)] == list(range(1, 13))
     assert begin(calm, "--epochs", "12").wait() == 0

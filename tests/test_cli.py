@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from data_files import encoded, noise
 from transnet.cli import VERBS, run
 from transnet.cli.train import train_config
 
@@ -96,6 +97,26 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
     assert shown["ensemble"]["plain"]["full"]["passes"] == 3
     assert "pruned" in transnet("evaluate", t2, check=0).stdout
     assert "without --val-fraction" in transnet("evaluate", base, "--split", "val", check=2).stderr
+    assert "a run is given twice" in transnet("evaluate", t2, f"{t2}/", check=2).stderr
+
+
+def test_other_data_than_the_runs_own_need_not_be_of_its_kind(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"image": {"bytes": encoded(noise(i, 8, 8))}, "kind": i % 2} for i in range(40)]
+    for part in ("train", "test"):
+        (tmp_path / "shards").mkdir(exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "shards" / f"{part}-0.parquet")
+        for i in range(4):
+            path = tmp_path / "folder" / part / str(i % 2) / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(noise(i, 8, 8)))
+    words = ("train", tmp_path / "shards", "--label-column", "kind", "--model", "resnet8-small", "--epochs", "1")
+    transnet(*words, "--device", "cpu", "--no-tensorboard", "--out", tmp_path / "run", check=0)
+    assert transnet("evaluate", tmp_path / "run", "--data", tmp_path / "folder", check=0).stdout
+    missing = transnet("evaluate", tmp_path / "run", "--data", tmp_path / "folder", "--split", "val", check=2).stderr
+    assert "there is no validation split: folder has none" in missing
 
 
 def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base, tmp_path):
@@ -110,11 +131,19 @@ def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base
     assert json.loads((tmp_path / "best/config.json").read_text())["transforms"] == [best]
     assert "no validation split" in transnet("prune", base, "--out", tmp_path / "x", "--head", "best", check=2).stderr
     assert "exists" in transnet("prune", t2, "--out", tmp_path / "plain", check=2).stderr
+    assert "is an exported model" in transnet("prune", tmp_path / "plain", "--out", tmp_path / "x", check=2).stderr
+
+
+def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["prune", str(t2), "--out", "."]) == 2
+    assert "is the folder you are in" in capsys.readouterr().err
 
 
 def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
     shown = transnet("invariance", base, t2, "--out", tmp_path / "figures", check=0).stdout
     assert "layer3_0.conv2" in shown
+    assert "a run is given twice" in transnet("invariance", base, f"{base}/", check=2).stderr
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert names == {
         "invariance.json",
@@ -143,7 +172,7 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
         (["trian"], "did you mean train"),
         (["train", "cifar1000", "--out", "{out}"], "cifar1000: no such name"),
         (["train", "digits", "--transforms", "r0,r9", "--out", "{out}"], "unknown 'r9'"),
-        (["train", "digits", "--model", "resnet19", "--out", "{out}"], "model: unknown 'resnet19'"),
+        (["train", "digits", "--model", "resnet19", "--out", "{out}"], "unknown 'resnet19'"),
         (["train", "digits", "--model", "timm:resnet81", "--out", "{out}"], "timm has no 'resnet81'"),
         (["train", "digits", "--epochs", "0", "--out", "{out}"], "--epochs: 0 was given"),
         (["train", "digits", "--val-fraction", "1.5", "--out", "{out}"], "--val-fraction"),
@@ -155,7 +184,18 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
             ["train", "digits", "--model", "timm:vgg11", "--out", "{out}", "--image-size", "1"],
             "does not work on 1×1 images",
         ),
+        (["train", "digits", "--out", "{out}", "--config"], "--config: none given"),
+        (["train", "digits", "--out", "{out}", "--config="], "--config: none given"),
+        (
+            ["reproduce", "invariance", "--data", "digits", "--model", "resnet19", "--out", "{out}"],
+            "model: unknown 'resnet19'",
+        ),
+        (
+            ["reproduce", "invariance", "--data", "digits", "--device", "tpu", "--out", "{out}"],
+            "--device: 'tpu' was given",
+        ),
         (["evaluate", "nowhere"], "does not exist"),
+        (["evaluate", "ensemble", "nowhere"], "give ./ensemble"),
         (["prune", "nowhere", "--out", "{out}"], "does not exist"),
         (["demo", "--seeds", "0"], "at least 1"),
     ],

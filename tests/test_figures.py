@@ -1,6 +1,7 @@
 """The figures of a whole study: there in every format, and fit to stand in a page."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,8 +11,10 @@ import pytest
 from transnet.study.drawing import inline
 from transnet.study.figure_tables import invariance_sheet
 from transnet.study.finished import read_folder
+from transnet.study.kernels import draw, print_comparison
 from transnet.study.measured import measure
-from transnet.study.report import write_report
+from transnet.study.report import facts, write_report
+from transnet.train.config import ConfigError
 
 FIGURES = ("ensembles", "generalization", "invariance_layers", "invariance_last_layer")
 
@@ -66,8 +69,6 @@ def test_a_single_network_scores_as_its_run_says(small_study: Path) -> None:
 
 
 def test_a_report_without_weights_shows_what_was_measured(small_study: Path, tmp_path: Path) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(small_study, copy, ignore=shutil.ignore_patterns("*.safetensors", "*.lock"))
     (copy / "report.html").unlink()
@@ -75,10 +76,9 @@ def test_a_report_without_weights_shows_what_was_measured(small_study: Path, tmp
 
 
 def comparison(last: dict[str, float], layers: dict[str, tuple[float, float]]) -> dict[str, Any]:
-    """Of one seed: every model's IS in the last layer, and base's and T2's in all layers."""
+    """Of one seed: every model's IS in the last layer, and base's and the others' in all layers."""
     runs = {
-        model: {"layers": {name: {"mean": pair[i]} for name, pair in layers.items()}}
-        for i, model in enumerate(("base", "T2"))
+        model: {"layers": {name: {"mean": pair[model != "base"]} for name, pair in layers.items()}} for model in last
     }
     falling = {model: [value] for model, value in last.items()}
     rising = {model: [1 - value] for model, value in last.items()}
@@ -91,6 +91,9 @@ def test_kernels_are_held_against_what_the_paper_claims() -> None:
     *_, growing, alone = invariance_sheet(comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like)).notes
     assert growing.endswith("So it is here, in one seed: base > T2 > T3.")
     assert "-50 % in the last; of the other 2 layers none differ by more, furthest a with +2 %" in alone
+    of_other_seeds = comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like)
+    del of_other_seeds["runs"]["T3"]
+    assert "So it is here, in one run of each: base > T2 > T3." in " ".join(invariance_sheet(of_other_seeds).notes)
 
     spread = {"a": (0.5, 0.3), "b": (0.4, 0.4), "last": (0.2, 0.19)}
     *_, growing, alone = invariance_sheet(comparison({"base": 0.1, "T2": 0.2, "T3": 0.3}, spread)).notes
@@ -105,3 +108,43 @@ def test_a_network_of_one_convolution_has_no_other_layers() -> None:
 
 def test_kernels_of_base_alone_say_nothing_of_the_papers_claims() -> None:
     assert len(invariance_sheet(comparison({"base": 0.2}, {})).notes) == 2
+
+
+def test_a_users_names_are_drawn_as_they_are(tmp_path: Path) -> None:
+    layer = {"mean": 0.5, "std": 0.1, "n": 4, "random": 0.6}
+    runs = {
+        "_small": {"transforms": "r0", "layers": {"a": layer, "b": layer}, "last": [0.1, 0.2]},
+        "p$1^$": {"transforms": "r0", "layers": {"a": layer, "between": layer, "b": layer}, "last": [0.1, 0.3]},
+    }
+    shown = {"group": "r0,r1", "measure": "l2", "runs": runs}
+    for path in draw(shown, tmp_path):
+        if path.suffix == ".svg":
+            assert "_small (r0)" in path.read_text()
+            assert "p$1^$ (r0)" in path.read_text()
+
+
+def test_the_table_has_every_runs_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    layer = {"mean": 0.5, "std": 0.1, "n": 4, "random": 0.6}
+    shallow = {"transforms": "r0", "layers": {"a": layer, "b": layer}, "last": [0.1]}
+    deep = {"transforms": "r0", "layers": {"a": layer, "between": layer, "b": layer}, "last": [0.1]}
+    for runs in ({"x": shallow, "y": deep}, {"y": deep, "x": shallow}):
+        print_comparison({"group": "r0,r1", "measure": "l2", "runs": runs})
+        rows = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.count("0.6000")]
+        assert rows == ["a", "between", "b"]
+
+
+def test_a_group_without_its_base_knows_the_bases_epochs(small_study: Path, tmp_path: Path) -> None:
+    name = "digits-fast-base-x4-s0"
+    shutil.copytree(small_study / "runs" / name, tmp_path / "runs" / name)
+    assert facts(read_folder(tmp_path)[0])["recipe"].startswith("fast: 1 epochs of the base")
+
+
+def test_damaged_files_of_a_study_are_named(small_study: Path, tmp_path: Path) -> None:
+    name = "digits-fast-base-s0"
+    shutil.copytree(small_study / "runs" / name, tmp_path / "runs" / name)
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "digits-fast.json").write_text('{"schema": 2}')
+    assert write_report(tmp_path).exists()
+    (tmp_path / "runs" / name / "result.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"result\.json is damaged; remove the run's folder and train it again"):
+        write_report(tmp_path)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import socket
 import threading
@@ -45,6 +46,17 @@ def test_the_card_is_filled_from_the_result(tmp_path):
     assert "its transform folded into the weights for 8×8 images" in card
     assert "hf:owner/name" in card
     assert "mean 0.30" in card
+
+
+def test_the_card_tells_heads_of_one_transform_apart():
+    about = open_model(digits_run()).about
+    result = json.loads((digits_run() / "result.json").read_text())
+    for head, name, accuracy in zip(result["test"]["heads"], ("r0", "r1", "r0"), (0.1, 0.2, 0.3), strict=True):
+        head |= {"name": name, "accuracy": accuracy}
+    kept = dataclasses.replace(about, kind="pruned", transforms=("r0",))
+    card = card_text(kept, result, "me/mine")
+    assert "| **head r0** (this model) | 10.00 |" in card
+    assert "| head r0#2 | 30.00 |" in card
 
 
 def test_without_a_result_the_card_claims_none():

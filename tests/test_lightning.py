@@ -58,3 +58,8 @@ def test_the_callback_works_with_a_module_of_ones_own():
 def test_a_head_that_is_not_there_is_found_before_training():
     with pytest.raises(ValueError, match="no head 'r0' among r1 r2"):
         fit(TransNetModule(net("r1,r2")), PruneAtEnd())
+
+
+def test_a_head_that_cannot_be_folded_is_found_before_training():
+    with pytest.raises(ValueError, match=r"prune\('r1'\): image_size=… is needed"):
+        fit(TransNetModule(net("r0,r1")), PruneAtEnd(head="r1"))

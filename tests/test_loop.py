@@ -1,6 +1,8 @@
 """Training from settings to result: what may end it, and that it goes on as if nothing had."""
 
+import fcntl
 import json
+import os
 import re
 import shlex
 import signal
@@ -11,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from small_runs import Plain, command, images_file, plain, run, settings, stopped_run, weights
 from transnet import load
+from transnet.train.config import ConfigError
 from transnet.train.distributed import World
 from transnet.train.interrupt import Stopped
 from transnet.train.loop import Trainer, TrainingError, train
@@ -165,10 +168,34 @@ def test_stopped_anywhere_and_resumed_a_run_ends_bit_identically(
     assert not (tmp_path / "run" / "state").exists()
 
 
-def test_stopped_in_its_last_step_a_run_finishes(data: Path, tmp_path: Path) -> None:
-    run(data, tmp_path / "run", plain(stop_at=15))
+def test_stopped_in_its_last_step_a_run_has_only_to_be_measured(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
+        run(data, tmp_path / "run", plain(stop_at=15))
     run(data, tmp_path / "whole", plain())
-    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert measured_again(data, tmp_path / "run") == weights(tmp_path / "whole")
+
+
+def measured_again(data: Path, out: Path) -> Any:
+    """The weights of a run that was stopped after its last epoch, once it is resumed: which trains nothing again."""
+    before = Run(out).read_metrics()
+    run(data, out, plain(), resume=True)
+    assert Run(out).read_metrics() == before
+    return weights(out)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_it_is_measured_a_run_is_saved(
+    data: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("transnet.train.loop.result_of", stopped)
+    with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
+        run(data, tmp_path / "run", plain(), checkpoint_every=100)
+    monkeypatch.undo()
+    run(data, tmp_path / "whole", plain())
+    assert measured_again(data, tmp_path / "run") == weights(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -358,3 +385,81 @@ def test_a_plan_that_was_drawn_ahead_is_for_its_own_epoch_alone(data: Path, tmp_
     assert torch.equal(trainer._plan(0).order, first.order)
     assert torch.equal(trainer._plan(2).order, third.order)
     assert not torch.equal(second.order, third.order)
+
+
+class OnlyTrains(Plain):
+    """Its outputs are numbers in training only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * (float("nan") if self.steps and not self.training else 1.0))
+
+
+def test_outputs_that_are_no_numbers_are_no_result(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="the loss on the test set is nan, though it was finite in training"):
+        run(data, tmp_path / "run", OnlyTrains())
+    assert not (tmp_path / "run" / "result.json").exists()
+    written = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "NaN" not in written  # which is no JSON
+    assert [entry["test"]["full"]["loss"] for entry in Run(tmp_path / "run").read_metrics()] == [None] * 3
+
+
+def test_two_processes_do_not_train_one_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped_run(data, tmp_path / "run", step=7)
+    monkeypatch.setattr("transnet.train.run._PATIENCE", 2)
+    other = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match=r"another process trains .*; wait for its end, or give another folder"):
+        run(data, tmp_path / "run", plain(), resume=True)
+    os.close(other)
+    run(data, tmp_path / "run", plain(), resume=True)
+    assert epochs_written(tmp_path / "run") == [1, 2, 3]
+
+
+def test_stray_commas_among_the_transforms_do_no_harm(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "run", epochs=1, transforms="r0,, r1,")
+    assert load(tmp_path / "run").transforms == ("r0", "r1")
+
+
+def test_what_could_not_be_loaded_is_not_trained(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="image_size is 1040; a whole number from 1 to 1024 is needed"):
+        run(data, tmp_path / "run", image_size=1040)
+    with pytest.raises(ConfigError, match="a list of up to 64 names is needed"):
+        run(data, tmp_path / "run", transforms=",".join(["r0"] * 65))
+    assert not (tmp_path / "run").exists()
+
+
+def normalised() -> nn.Module:
+    """With batch norm on maps of one pixel, which a single image cannot train."""
+    layers = (nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))
+    return nn.Sequential(*layers)
+
+
+def test_a_last_batch_that_batch_norm_cannot_train_on_is_said_first(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--batch-size: 149 leaves 1 to the last step; change it: Expected more"):
+        run(data, tmp_path / "run", normalised(), batch_size=149, transforms="r0")
+    assert not (tmp_path / "run").exists()
+    run(data, tmp_path / "run", normalised(), batch_size=149, transforms="r0,r1")  # two views of the image
+    run(data, tmp_path / "other", normalised(), batch_size=148, transforms="r0")
+
+
+def test_trying_the_last_batch_leaves_the_statistics_alone(data: Path, tmp_path: Path) -> None:
+    config = settings(data, tmp_path / "run", batch_size=149, transforms="r0,r1")
+    trainer = Trainer(config, World(), torch.device("cpu"), normalised(), data=None, quiet=True)
+    trainer.prepare()
+    trainer.run.release()
+    assert trainer.net.backbone[2].running_mean.count_nonzero() == 0
+    assert trainer.net.backbone[2].num_batches_tracked == 0
+
+
+def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_path: Path) -> None:
+    words = ("train", data, "--out", tmp_path / "run", "--epochs", 400, "--model", "resnet8-small", "--batch-size", 16)
+    more = ("--storage", "stream", "--workers", 2, "--device", "cpu", "--no-tensorboard", "--transforms", "r0")
+    child = command("-m", "transnet", *words, *more, start_new_session=True)
+    while len(Run(tmp_path / "run").read_metrics()) < 2:
+        assert child.poll() is None
+        time.sleep(0.02)
+    os.killpg(child.pid, signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert "everything is saved. Go on with" in said
+    assert "Traceback" not in said

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from small_runs import images_file
 from transnet.study.execute import Here, execute
 from transnet.study.plan import Study, plan
 from transnet.train.run import Run
@@ -104,3 +105,13 @@ def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
     assert 1 <= len(begun) < 4
     assert not any(run.finished for run in begun)
     assert any(list(run.state.glob("*/manifest.json")) for run in begun)
+
+
+@pytest.mark.slow
+def test_data_is_found_where_the_study_stands(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transnet.study.on_ray import Cluster
+
+    images_file(tmp_path / "x.npz")
+    monkeypatch.chdir(tmp_path)  # the nodes stand elsewhere
+    study = Study("invariance", data="x.npz", model="resnet8-small", seeds=1, epochs=1, device="cpu", out="study")
+    assert not execute(plan(study), Cluster(study), quiet=True).failed

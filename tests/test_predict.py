@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from trained import copy_of_run, digit_files, digits_run
 from transnet.cli import run
 from transnet.ship.models import open_model
-from transnet.ship.predict import find_images, head_names, predict, printable
+from transnet.ship.predict import find_images, head_names, predict, predict_files, printable
 
 
 def lines(text):
@@ -116,3 +117,20 @@ def test_heads_of_one_transform_are_told_apart():
 
 def test_a_folder_without_images_stays_to_be_reported(tmp_path):
     assert list(find_images([str(tmp_path)])) == [str(tmp_path)]
+
+
+def test_a_glob_looks_into_the_folders_it_matches_and_names_an_image_once(tmp_path):
+    digit_files(tmp_path / "a", 2)
+    digit_files(tmp_path / "a" / "deep", 1)
+    found = [str(tmp_path / "a" / name) for name in ("0-0.png", "1-1.png", "deep/0-0.png")]
+    assert list(find_images([str(tmp_path / "a" / "*")])) == found
+    assert sorted(find_images([str(tmp_path / "**" / "*")])) == found
+
+
+def test_a_files_name_that_is_no_text_does_not_end_the_csv(tmp_path):
+    path = digit_files(tmp_path, 2)[0]
+    os.rename(path, os.fsencode(tmp_path) + b"/a\xff.png")
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict")
+    assert predict_files(str(digits_run()), [str(tmp_path)], format="csv", out=out) == 0
+    out.seek(0)
+    assert [row["image"].rpartition("/")[2] for row in csv.DictReader(out)] == ["1-1.png", "a?.png"]

@@ -42,3 +42,12 @@ def test_best_is_chosen_on_the_validation_split_only(tmp_path):
 def test_an_unknown_head_lists_the_known():
     with pytest.raises(ConfigError, match="--head: unknown 'm3'; known are best all r0 r1 r2"):
         network_of_run(digits_run(), "m3")
+
+
+def test_of_two_heads_of_one_transform_best_means_the_one_that_can_be_kept(tmp_path):
+    run = copy_of_run(tmp_path / "run", digits_run(transforms="r0,r1,r0", epochs=1))
+    result = json.loads((run / "result.json").read_text())
+    for entry, loss in zip(result["val"]["heads"], (0.3, 0.2, 0.1), strict=True):
+        entry["loss"] = loss
+    (run / "result.json").write_text(json.dumps(result))
+    assert network_of_run(run, "best")[1].transforms == ("r1",)

@@ -46,6 +46,10 @@ def test_steps_divide_by_ten_at_each_milestone() -> None:
     torch.testing.assert_close(table, torch.tensor(expected))
 
 
+def test_the_first_epoch_always_has_the_full_rate() -> None:
+    assert (rates(3, epochs=1, schedule="steps", milestones="0.5,0.75") == torch.tensor(0.4)).all()
+
+
 def test_no_milestone_is_a_constant_rate() -> None:
     assert (rates(3, epochs=4, schedule="steps", milestones="") == torch.tensor(0.4)).all()
 

@@ -3,6 +3,7 @@ import http.client
 import io
 import json
 import math
+import socket
 import threading
 
 import numpy as np
@@ -217,3 +218,19 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         assert all("422" in entry["message"] for entry in severe)
         assets = driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
         assert all(name.startswith((server.url, "data:", "blob:")) for name in assets)
+
+
+def test_listening_everywhere_it_answers_to_addresses_and_its_own_name_only():
+    server = PageServer(open_model(digits_run()), "0.0.0.0")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_address[1]
+    try:
+        for name in ("127.0.0.1", "192.168.1.20", "[fe80::1]", "localhost", socket.gethostname()):
+            assert ask(server, Host=f"{name}:{port}")[0].status == 200
+        for host in (f"evil.example:{port}", "127.0.0.1:1", "127.0.0.1", f"127.0.0.1.evil.example:{port}"):
+            assert ask(server, Host=host)[0].status == 403
+        foreign = {"Host": f"127.0.0.1:{port}", "Origin": f"http://10.0.0.1:{port}"}
+        assert ask(server, "POST", "/look", b"x", **foreign)[0].status == 403
+    finally:
+        server.shutdown()
+        server.server_close()

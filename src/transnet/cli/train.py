@@ -34,7 +34,9 @@ def train_config(arguments: Sequence[str]) -> "TrainConfig":
     def parsed(default: TrainConfig) -> TrainConfig:
         return tyro.cli(TrainConfig, prog="transnet train", args=words, default=default)
 
-    if path := _value(arguments, "--config"):
+    if (path := _value(arguments, "--config")) is not None:
+        if not path:
+            raise ConfigError("--config: none given; a run's config.json is needed")
         if _value(arguments, "--recipe"):
             raise ConfigError("--recipe: a run's --config has its settings already; leave one of the two out")
         return parsed(from_dict({**read_config(Path(path)), "out": tyro.MISSING, "resume": False}))
@@ -49,8 +51,8 @@ def _value(arguments: Sequence[str], flag: str) -> str | None:
     for i, word in enumerate(arguments):
         if word.startswith(flag + "="):
             return word.partition("=")[2]
-        if word == flag and i + 1 < len(arguments):
-            return arguments[i + 1]
+        if word == flag:
+            return arguments[i + 1] if i + 1 < len(arguments) else ""
     return None
 
 

@@ -1,6 +1,9 @@
 """Batches decoded while training runs, for data sets that do not fit the device."""
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -61,8 +64,11 @@ def _stream(batches: "_Batches", workers: int, pin: bool) -> Iterator[Tensor]:
         prefetch_factor=2 if workers else None,
         pin_memory=pin,
         collate_fn=_unchanged,
+        worker_init_fn=_stand_apart,
     )
-    for batch in loader:
+    with _held_back(signal.SIGTERM):
+        found = iter(loader)
+    for batch in found:
         if isinstance(batch, str):
             raise DataError(batch)
         yield batch
@@ -95,3 +101,25 @@ class _Batches(Dataset[Tensor | str]):
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+@contextmanager
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """While the block lasts, the signal waits; in processes that are started meanwhile, until they let it through."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stand_apart(_worker: int) -> None:
+    """Leave the group of processes that a scheduler or Ctrl-C signals: the one that trains saves, and ends this one."""
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # and with it forget the one that came before
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -78,10 +78,8 @@ class PruneAtEnd(lightning.Callback):
         self.model: nn.Module | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """A network without that head is found out before it trains, not after."""
-        net = _find(pl_module)
-        if self.head not in net.transforms:
-            raise ValueError(f"PruneAtEnd: there is no head {self.head!r} among {' '.join(net.transforms)}")
+        """A network that cannot be pruned so is found out before it trains, not after."""
+        _find(pl_module).prune(self.head, image_size=self.image_size)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Prune and write."""

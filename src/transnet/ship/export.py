@@ -75,7 +75,9 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
         ConfigError: where the folder exists or the head is not there.
         ExportError: where the network cannot be exported, or the written one gives other outputs.
     """
-    target = Path(out)
+    target = Path(out).absolute()
+    if target.resolve() == Path.cwd():
+        raise ConfigError(f"--out: {out} is the folder you are in; give one to be made")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"--out: {target} exists; give another folder")
     network, about = network_of_run(path, head)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from transnet.ship.export import write_safetensors
 from transnet.ship.models import download, open_model
+from transnet.ship.predict import head_names
 from transnet.ship.prune import network_of_run
 from transnet.train.config import ConfigError
 from transnet.train.description import Description
@@ -108,7 +109,8 @@ def card_text(about: Description, result: dict[str, Any] | None, repository: str
 
 def _scores(about: Description, result: dict[str, Any]) -> list[str]:
     test = result["test"]
-    rows = {"full": test["full"], **{f"head {head['name']}": head for head in test["heads"]}}
+    names = head_names([head["name"] for head in test["heads"]])
+    rows = {"full": test["full"], **{f"head {name}": head for name, head in zip(names, test["heads"], strict=True)}}
     own = "full" if about.kind == "full" else f"head {about.transforms[0]}"
     lines = ["## Results\n", "| on the test set | accuracy % | loss | passes | n |", "|---|---|---|---|---|"]
     for name, entry in rows.items():

@@ -163,18 +163,25 @@ def find_images(words: Iterable[str]) -> Iterator[str]:
         path = Path(word).expanduser()
         if word == "-":
             yield word
-        elif path.is_dir():
-            inside = sorted(
-                str(Path(folder) / name)
-                for folder, _, names in os.walk(path)
-                for name in names
-                if name.lower().endswith(IMAGE_FILES) and not name.startswith(".")
-            )
-            yield from inside or [str(path)]
         elif not path.exists() and glob.has_magic(word):
-            yield from sorted(glob.glob(str(path), recursive=True)) or [word]
+            matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+            # ** matches a folder and also what is in it
+            yield from dict.fromkeys(image for match in matches for image in _inside(match)) or [word]
         else:
-            yield str(path)
+            yield from _inside(path)
+
+
+def _inside(path: Path) -> list[str]:
+    """The images in a folder, or the folder itself where it has none; else the path."""
+    if not path.is_dir():
+        return [str(path)]
+    inside = sorted(
+        str(Path(folder) / name)
+        for folder, _, names in os.walk(path)
+        for name in names
+        if name.lower().endswith(IMAGE_FILES) and not name.startswith(".")
+    )
+    return inside or [str(path)]
 
 
 def _read(model: Model, found: Sequence[str], bad: list[str]) -> Iterator[tuple[str, Tensor]]:
@@ -238,7 +245,8 @@ def _write_csv(predictions: Iterable[Prediction], out: TextIO) -> None:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["image", "class", "probability", "agreement", "passes"])
     for p in predictions:
-        writer.writerow([p.image, p.label, f"{p.probability:.6f}", f"{p.agreement:.4f}", p.passes])
+        image = p.image.encode(errors="replace").decode()  # a file's name need not be UTF-8
+        writer.writerow([image, p.label, f"{p.probability:.6f}", f"{p.agreement:.4f}", p.passes])
         out.flush()
 
 

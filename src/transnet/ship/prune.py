@@ -42,4 +42,6 @@ def _best(run: Run) -> str:
             f"--head best: {run.path} has no validation split to choose by; train with --val-fraction 0.1, "
             "or name a head"
         )
-    return str(min(val["heads"], key=lambda entry: entry["loss"])["name"])
+    # Of several heads of one transform only the first can be kept.
+    first = {entry["name"]: entry for entry in reversed(val["heads"])}
+    return str(min(first.values(), key=lambda entry: entry["loss"])["name"])

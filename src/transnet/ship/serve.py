@@ -8,10 +8,12 @@ takes JPEG, PNG and WebP up to 10 MB, keeps nothing, writes nothing, and its pag
 """
 
 import base64
+import errno
 import io
 import ipaddress
 import json
 import secrets
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,14 +87,30 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, model: Model, host: str = "127.0.0.1", port: int = 0, confidence: float = 0.9) -> None:
         self.model, self.confidence = model, confidence
         self.turn = threading.Lock()  # one image at a time: more would only share the same processor
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise ConfigError(f"--host {host} --port {port}: {error}; --port 0 takes any free one") from None
-        number = self.server_address[1]
-        names = {host, "localhost", "127.0.0.1", "[::1]"} if _is_loopback(host) else {host}
-        self.hosts = {f"{name}:{number}" for name in names}
-        self.url = f"http://{host}:{number}/"
+            port_is_wrong = isinstance(error, OverflowError) or error.errno == errno.EADDRINUSE
+            hint = "; --port 0 takes any free one" if port_is_wrong else ""
+            raise ConfigError(f"--host {host} --port {port}: {error}{hint}") from None
+        self.everywhere = _address(host) in (ipaddress.IPv4Address(0), ipaddress.IPv6Address(0))
+        name = f"[{host}]" if ":" in host else host
+        self.names = {name, "localhost", "127.0.0.1", "[::1]"} if _is_loopback(host) else {name}
+        self.url = f"http://{socket.gethostname() if self.everywhere else name}:{self.server_address[1]}/"
+
+    def answers_to(self, host: str) -> bool:
+        """Whether a request's Host is this server's.
+
+        One that listens at every address of the machine answers to any of them and to the machine's name. Other names
+        may be somebody else's, who has them point here to read the answers in a visitor's browser.
+        """
+        name, _, port = host.rpartition(":")
+        if port != str(self.server_address[1]):
+            return False
+        own = (socket.gethostname(), socket.getfqdn(), "localhost")
+        return name in self.names or (self.everywhere and (_address(name.strip("[]")) is not None or name in own))
 
 
 def look(model: Model, encoded: bytes) -> dict[str, Any]:
@@ -166,10 +184,15 @@ def _classes(model: Model, p: torch.Tensor) -> list[dict[str, Any]]:
 
 
 def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -227,10 +250,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _from_here(self) -> bool:
         """Whether the request was meant for this server, by a page of its own or by hand."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if host not in self.server.hosts:
+        if not self.server.answers_to(host):
             self._refuse(HTTPStatus.FORBIDDEN, f"this server answers at {self.server.url} only")
             return False
-        if origin is not None and origin.removeprefix("http://") not in self.server.hosts:
+        if origin not in (None, f"http://{host}"):
             self._refuse(HTTPStatus.FORBIDDEN, "this server answers its own page only")
             return False
         return True

@@ -1,6 +1,7 @@
 """How every figure is drawn: one palette, sizes that stay legible in print and on a phone, the same file formats."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ def new_figure(panels: int = 1) -> tuple[Any, Any]:
     return figure, axes
 
 
+def label(text: str) -> str:
+    """A user's own name for something, as it is: matplotlib reads $ as mathematics and hides what begins with _."""
+    return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
 def save(figure: Any, path: Path) -> list[Path]:
     """Write the figure in every format; the same figure gives the same bytes in SVG and PDF."""
     import matplotlib.pyplot as plt
@@ -31,7 +37,11 @@ def save(figure: Any, path: Path) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     written = []
     # Text stays text in the SVG; the salt keeps the ids of several figures in one page apart.
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name, "pdf.fonttype": 42}):
+    with (
+        plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name, "pdf.fonttype": 42}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font has not
         for suffix in FORMATS:
             file = path.with_name(path.name + suffix)
             undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)

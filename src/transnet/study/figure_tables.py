@@ -101,7 +101,8 @@ def _held_against_the_paper(comparison: dict[str, Any]) -> list[str]:
     if models[:1] != ["base"] or len(models) < 2:
         return []
     n = min(len(values[model]) for model in models)
-    seen = "in one seed" if n == 1 else f"in the mean of {n} seeds or more"
+    same = all(model in comparison["runs"] for model in models)
+    seen = f"in the mean of {n} seeds or more" if n > 1 else "in one seed" if same else "in one run of each"
     means = _means(values)
     against = [f"{b} is not below {a}" for a, b in pairwise(models) if means[b] >= means[a]]
     notes = [

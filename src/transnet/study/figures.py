@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from transnet.measure.metrics import mean_and_error
-from transnet.study.drawing import COLOURS, MARKERS, new_figure, save
+from transnet.study.drawing import COLOURS, MARKERS, label, new_figure, save
 from transnet.study.finished import FinishedRun, Group
 
 CURVES = {"base": "m base", "PT2": "m PT2", "Tm": "one Tm"}
@@ -26,7 +26,7 @@ def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder
         )  # fmt: skip
     axes.set(
         xlabel="instances processed for a prediction, m", ylabel="test accuracy %", xticks=[1, 2, 3, 4],
-        title=f"Ensembles on {group.data}, mean ± standard error over disjoint ones",
+        title=f"Ensembles on {label(group.data)}, mean ± standard error over disjoint ones",
     )  # fmt: skip
     axes.legend(frameon=False, fontsize=9)
     return save(figure, folder / f"{group.name}-ensembles")
@@ -42,7 +42,7 @@ def draw_generalization(group: Group, folder: Path) -> list[Path]:
         epochs, test, train = _curves(runs)
         left.plot(epochs, test, color=COLOURS[i], linewidth=1.5, label=f"{title}, test")
         left.plot(epochs, train, color=COLOURS[i], linewidth=1.2, linestyle="--", label=f"{title}, training")
-    left.set(xlabel="epoch", ylabel="cross-entropy", title=f"Learning curves, {group.data}", yscale="log")
+    left.set(xlabel="epoch", ylabel="cross-entropy", title=f"Learning curves, {label(group.data)}", yscale="log")
     low, high = left.get_ylim()
     left.yaxis.set_major_formatter("{x:g}")
     # Between the powers of ten only where there are too few of them to read a value by.
@@ -81,7 +81,7 @@ def _curves(runs: list[FinishedRun]) -> tuple[list[int], list[float], list[float
     train: dict[int, list[float]] = {}
     for run in runs:
         for entry in run.metrics:
-            if entry.get("test"):
+            if entry.get("test") and entry["test"]["pruned"]["loss"] is not None:
                 test.setdefault(entry["epoch"], []).append(entry["test"]["pruned"]["loss"])
                 train.setdefault(entry["epoch"], []).append(entry["loss"][0])
     epochs = sorted(test)

@@ -12,6 +12,7 @@ from transnet.train.config import ConfigError
 from transnet.train.run import Run
 
 ORDER = tuple(KINDS)
+_EVERY_RESULT = {"config", "test", "cost", "train_seconds"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,10 @@ def read_folder(out: str | Path) -> list[Group]:
         name, kind, seed = found
         note = notes.get(name, {})
         group = groups.setdefault(name, Group(name, note.get("seeds"), failed=list(note.get("failed", ()))))
-        run = FinishedRun(path.name, kind, seed, path, Run(path).read_result(), Run(path).read_metrics())
+        result = Run(path).read_result()
+        if not result.keys() >= _EVERY_RESULT:
+            raise ConfigError(f"{Run(path).result} is damaged; remove the run's folder and train it again")
+        run = FinishedRun(path.name, kind, seed, path, result, Run(path).read_metrics())
         group.runs.setdefault(kind, []).append(run)
     if not groups:
         raise ConfigError(f"{folder}: no finished run of a study in it; make one with `transnet reproduce --out`")

@@ -12,7 +12,8 @@ from torch import Tensor
 from transnet import d4
 from transnet.invariance import Measure, kernels, layer_invariance, random_kernel_score
 from transnet.model import TransNet
-from transnet.study.drawing import COLOURS, MARKERS, new_figure, save
+from transnet.study.drawing import COLOURS, MARKERS, label, new_figure, save
+from transnet.train.config import ConfigError
 from transnet.train.run import load
 
 LABELS = {
@@ -33,6 +34,8 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
     """
     if measure not in get_args(Measure):
         raise ValueError(f"--measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise ConfigError("invariance: a run is given twice")
     names = d4.generate(group)
     runs = {str(path): score_kernels(load(path), group=names, measure=measure) for path in paths}
     return {"group": ",".join(names), "measure": measure, "runs": runs}
@@ -59,30 +62,29 @@ def score_kernels(net: TransNet, *, group: str | tuple[str, ...], measure: Measu
 
 def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Path]:
     """Fig. 5 (mean and spread per layer) and Fig. 6 (distribution in the last layer), as SVG, PDF and PNG."""
-    label = LABELS[comparison["measure"]]
+    axis = LABELS[comparison["measure"]]
     group = comparison["group"].replace(",", " ")
     runs = comparison["runs"]
     written = []
 
     figure, axes = new_figure()
+    places = {name: k for k, name in enumerate(_random_scores(runs), 1)}
     for i, (name, run) in enumerate(runs.items()):
         layers = list(run["layers"].values())
-        at = [1 + k + 0.08 * (i - (len(runs) - 1) / 2) for k in range(len(layers))]
+        at = [places[layer] + 0.08 * (i - (len(runs) - 1) / 2) for layer in run["layers"]]
         axes.errorbar(
             at, [layer["mean"] for layer in layers], [layer["std"] for layer in layers], fmt=MARKERS[i % 7],
             color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=_title(name, run),
         )  # fmt: skip
-    first = next(iter(runs.values()))
-    random = [layer["random"] for layer in first["layers"].values()]
-    axes.plot(range(1, len(random) + 1), random, "k:", linewidth=1, label="random kernels")
-    axes.set(xlabel="layer", ylabel=label, title=f"Kernel invariance under {group}, mean and standard deviation")
+    axes.plot(places.values(), _random_scores(runs).values(), "k:", linewidth=1, label="random kernels")
+    axes.set(xlabel="layer", ylabel=axis, title=f"Kernel invariance under {group}, mean and standard deviation")
     axes.legend(frameon=False, fontsize=8)
     written += save(figure, folder / f"{prefix}invariance_layers")
 
     figure, axes = new_figure()
     for i, (name, run) in enumerate(runs.items()):
         axes.hist(run["last"], bins=40, histtype="step", linewidth=1.5, color=COLOURS[i % 7], label=_title(name, run))
-    axes.set(xlabel=label, ylabel="kernels", title=f"The last layer's kernels under {group}")
+    axes.set(xlabel=axis, ylabel="kernels", title=f"The last layer's kernels under {group}")
     axes.legend(frameon=False, fontsize=8)
     written += save(figure, folder / f"{prefix}invariance_last_layer")
     return written
@@ -101,16 +103,25 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     for name, run in runs.items():
         table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
     table.add_column("random\nkernels", justify="right")
-    first = next(iter(runs.values()))["layers"]
-    for layer in first:
+    for layer, random in _random_scores(runs).items():
         cells = [run["layers"].get(layer) for run in runs.values()]
         shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
-        table.add_row(layer, *shown, f"{first[layer]['random']:.4f}")
+        table.add_row(layer, *shown, f"{random:.4f}")
     Console().print(table)
 
 
+def _random_scores(runs: dict[str, Any]) -> dict[str, float]:
+    """Every layer that any run has, with what random kernels score in the first one that has it."""
+    deepest = max(runs.values(), key=lambda run: len(run["layers"]))["layers"]
+    layers = dict.fromkeys([*deepest, *(layer for run in runs.values() for layer in run["layers"])])
+    return {
+        layer: next(run["layers"][layer]["random"] for run in runs.values() if layer in run["layers"])
+        for layer in layers
+    }
+
+
 def _title(name: str, run: dict[str, Any]) -> str:
-    return f"{Path(name).name} ({run['transforms']})"
+    return label(f"{Path(name).name} ({run['transforms']})")
 
 
 def _random(weight: Tensor, group: str | tuple[str, ...], measure: Measure) -> float:

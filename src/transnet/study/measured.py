@@ -36,7 +36,7 @@ class Measured:
     def __init__(self, path: Path) -> None:
         self.path = path
         before = read_json(path, "") if path.exists() else {}
-        self.parts: dict[str, Any] = before["parts"] if before.get("schema") == SCHEMA else {}
+        self.parts: dict[str, Any] = before.get("parts", {}) if before.get("schema") == SCHEMA else {}
 
     def part(self, name: str, runs: Sequence[FinishedRun], measure: Callable[[], Found | None]) -> Found | None:
         """What was measured of these runs before, or else is now; None where it cannot be, for want of weights or data.

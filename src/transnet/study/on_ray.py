@@ -10,6 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from transnet.data.named import NAMED
 from transnet.study.plan import PlannedRun, Study
 from transnet.study.worker import TOLD, train_alone
 from transnet.train.config import ConfigError, TrainConfig
@@ -48,7 +49,10 @@ class Cluster:
     def start(self, run: PlannedRun) -> None:
         """Hand the run to Ray."""
         config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
-        self._waiting[self._task.remote(config, run.data)] = run.name
+        data = run.data
+        if data not in NAMED and (here := Path(data).expanduser()).exists():  # Ray's processes stand in other folders
+            data = str(here.absolute())
+        self._waiting[self._task.remote(config, data)] = run.name
 
     def ended(self) -> list[tuple[str, str | None]]:
         """The tasks that ended."""

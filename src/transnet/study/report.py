@@ -12,6 +12,7 @@ from transnet.study.figures import draw_ensembles, draw_generalization
 from transnet.study.finished import FinishedRun, Group, read_folder
 from transnet.study.kernels import draw
 from transnet.study.measured import measure
+from transnet.study.plan import KINDS
 from transnet.study.run_curves import curves_of
 from transnet.study.sheets import Cell, Sheet
 from transnet.study.tables import rows_of, table
@@ -129,7 +130,7 @@ def facts(group: Group) -> dict[str, str]:
     """What all runs of a group have in common, or where they differ; without a commit where no run knows its own."""
     some = group.some
     data = some.result["config"]["data"]
-    base = group.runs.get("base", [some])[0]
+    epochs = some.settings["epochs"] // KINDS[some.kind].epochs
 
     def every(*names: str) -> str:
         values = []
@@ -145,7 +146,7 @@ def facts(group: Group) -> dict[str, str]:
         "data": f"{data['name']}, {data['sizes']['train']:,} training and {data['sizes']['test']:,} test images, "
         f"{len(data['classes'])} classes, {data['image_size']}×{data['image_size']}",
         "backbone": every("config", "train", "model"),
-        "recipe": f"{some.settings['recipe']}: {base.settings['epochs']} epochs of the base, "
+        "recipe": f"{some.settings['recipe']}: {epochs} epochs of the base, "
         f"batch {some.settings['batch_size']}, learning rate {some.settings['lr']:g}, {some.settings['schedule']}",
         "tested on": flip + "; nothing was selected on the test set",
         "runs": f"{len(group.all_runs)}" + (f"; failed: {', '.join(group.failed)}" if group.failed else ""),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from transnet import backbones
 from transnet.data import open_data
 from transnet.data.download import data_folder
 from transnet.data.named import NAMED
@@ -9,6 +10,8 @@ from transnet.study.execute import Here, Outcome, Place, execute
 from transnet.study.finished import note_study
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.report import write_report
+from transnet.train.device import find_device
+from transnet.train.distributed import World
 from transnet.train.evaluation import own_data
 from transnet.train.run import Run
 
@@ -21,6 +24,10 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
     """
     runs = plan(study)
     _check_data(study, runs)
+    if study.on == "here":  # what every run would stop at is said once
+        find_device(study.device, World())
+        if study.model:
+            backbones.create(study.model, num_classes=2)
     Path(study.out).mkdir(parents=True, exist_ok=True)
     outcome = execute(runs, _place(study), quiet=quiet)
     note_study(study, outcome.failed)

@@ -17,9 +17,11 @@ def curves_of(metrics: Sequence[dict[str, Any]]) -> tuple[str, str]:
     charts = []
     for title, factor in (("loss", 1), ("accuracy", 100)):
         lines = {
-            "training": [(entry["epoch"], factor * entry[title][0]) for entry in metrics],
-            "test": [(entry["epoch"], factor * entry["test"]["pruned"][title]) for entry in tested],
+            "training": [(entry["epoch"], entry[title][0]) for entry in metrics],
+            "test": [(entry["epoch"], entry["test"]["pruned"][title]) for entry in tested],
         }
+        # None: the outputs were not finite after that epoch.
+        lines = {name: [(x, factor * y) for x, y in line if y is not None] for name, line in lines.items()}
         charts.append(_chart("cross-entropy" if title == "loss" else "accuracy %", lines))
     return charts[0], charts[1]
 

@@ -189,7 +189,7 @@ class _Reader:
     def transforms(self, kind: str) -> tuple[str, ...]:
         values = self.content.get("transforms")
         if isinstance(values, str):
-            values = [part.strip() for part in values.split(",")]
+            values = [part.strip() for part in values.split(",") if part.strip()]
         if not isinstance(values, (list, tuple)) or not 1 <= len(values) <= MOST_HEADS:
             raise self.wrong("transforms", f"a list of up to {MOST_HEADS} names is needed, such as r0,r1")
         if any(not isinstance(value, str) or value not in d4.NAMES for value in values):

@@ -12,6 +12,7 @@ from torch import Tensor
 from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View
 from transnet.data.decode import Pixels
+from transnet.data.parquet import find_shards
 from transnet.measure.evaluate import ensemble_scores, outputs, scores_of
 from transnet.train.config import ConfigError
 from transnet.train.device import find_device
@@ -33,8 +34,10 @@ def evaluate_runs(
     """
     if not paths:
         raise ConfigError("evaluate: no run given; give the folder of a finished run")
-    if len({str(path) for path in paths}) < len(paths):
+    if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("evaluate: a run is given twice; each counts once")
+    if len(paths) > 1 and "ensemble" in map(str, paths):
+        raise ConfigError('evaluate: "ensemble" is what the result calls all runs together; give ./ensemble')
     measured = [collect(path, data=data, split=split, device=device) for path in paths]
     results: dict[str, dict[str, Any]] = {}
     for path, run in zip(paths, measured, strict=True):
@@ -73,11 +76,14 @@ def collect(
     where = find_device(device, World())
     content = Run(path).read_config()
     net = load(path).to(where)
-    if not isinstance(data, DataSet):
-        data = _other_data(str(path), content, data) if data else own_data(path)
-    part = data.val if split == "val" else data.test
+    if isinstance(data, DataSet):
+        opened = data
+    else:
+        opened = _other_data(str(path), content, data) if data else own_data(path)
+    part = opened.val if split == "val" else opened.test
     if part is None:
-        raise ConfigError(f"{path}: was trained without --val-fraction, so there is no validation split")
+        why = f"{opened.name} has none" if data else "it was trained without --val-fraction"
+        raise ConfigError(f"{path}: there is no validation split: {why}")
     look = _looker(content, where)
     views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
     return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint)
@@ -116,7 +122,11 @@ def some_images(path: str, n: int) -> list[Pixels]:
 
 def _other_data(path: str, content: dict[str, Any], data: str) -> DataSet:
     """Data that a run was not trained on, or not all of it; its network must be able to take it."""
-    opened = _open_again(path, content["train"], data, image_size=content["data"]["image_size"])
+    folder = Path(data).expanduser()
+    train = dict(content["train"])
+    if not folder.is_dir() or not find_shards(folder):
+        train["label_column"] = None  # the other data has no columns
+    opened = _open_again(path, train, data, image_size=content["data"]["image_size"])
     if list(opened.classes) != content["data"]["classes"]:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
     if opened.channels != content["data"]["channels"]:

@@ -14,10 +14,13 @@ class Interrupt:
     """While the block lasts, SIGINT or SIGTERM is a wish to stop (``asked``); a second SIGINT stops at once.
 
     SIGTERM never does: a scheduler may send it to every process of a study, each of which passes its wish on as well.
+
+    Args:
+        at_once: both stop at once, with KeyboardInterrupt.
     """
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.asked, self._at_once = False, at_once
         self._pressed = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -32,6 +35,8 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if self._at_once:
+            raise KeyboardInterrupt
         if number == signal.SIGINT:
             if self._pressed:
                 raise KeyboardInterrupt

@@ -67,8 +67,16 @@ class Trainer(Prepared):
         """Carry the run out; its result."""
         if self.config.resume and self.run.finished:
             return self._already_finished()
+        try:
+            return self._train()
+        finally:
+            self.run.release()
+
+    def _train(self) -> dict[str, Any]:
         started = time.perf_counter()
         self.prepare()
+        if self.config.resume and self.run.finished:  # by the process that was waited for
+            return self._already_finished()
         first = self._restore()
         preparing = time.perf_counter()
         self.step.prepare()
@@ -77,7 +85,7 @@ class Trainer(Prepared):
         if trained is not None:
             raise trained
         say("measuring on the test and training set", shown=self.speaks)
-        measured = self._measure()
+        measured = self._measured()
         result = {
             **measured,
             "cost": {
@@ -148,20 +156,19 @@ class Trainer(Prepared):
                 curves.add(entry)
                 if self.world.first:
                     self.run.add_metrics(entry)
-                if epoch + 1 < config.epochs:
-                    asked = self.world.any(interrupt.asked, self.device)
-                    if config.checkpoint_every:
-                        due = (epoch + 1) % config.checkpoint_every == 0
-                    else:  # by the first process's clock, or some would save and others not
-                        late = time.perf_counter() - saved_at >= 50 * cost
-                        due = self.world.any(self.world.first and late, self.device)
-                    if asked or due:
-                        before = time.perf_counter()
-                        self._save(done)
-                        saved_at = time.perf_counter()
-                        cost = saved_at - before
-                    if asked:
-                        return Stopped(self._how_to_go_on(epoch + 1, 0)), done, seconds
+                asked = self.world.any(interrupt.asked, self.device)
+                if config.checkpoint_every:
+                    due = (epoch + 1) % config.checkpoint_every == 0
+                else:  # by the first process's clock, or some would save and others not
+                    late = time.perf_counter() - saved_at >= 50 * cost
+                    due = self.world.any(self.world.first and late, self.device)
+                if asked or due:  # after the last epoch too: to measure may take long
+                    before = time.perf_counter()
+                    self._save(done)
+                    saved_at = time.perf_counter()
+                    cost = saved_at - before
+                if asked:
+                    return Stopped(self._how_to_go_on(epoch + 1, 0)), done, seconds
         self._check_weights(done)
         curves.close()
         return None, len(self.data.train) * m * config.epochs, seconds
@@ -307,6 +314,24 @@ class Trainer(Prepared):
         again = f"{self._command(self.config)} --resume" if self.given is None else "the same call, with resume=True"
         stood = f"{epoch} of {self.config.epochs} epochs{more}"
         return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
+
+    def _measured(self) -> dict[str, Any]:
+        """What `_measure` finds; stopped meanwhile, the run is saved as it is after its last epoch."""
+        try:
+            with Interrupt(at_once=True):
+                found = self._measure()
+        except KeyboardInterrupt:
+            if self.world.size > 1:  # the others may not have been stopped
+                raise
+            with Interrupt():  # nor is the saving cut off
+                self._save(self.config.epochs * self.feed.steps)
+            raise Stopped(self._how_to_go_on(self.config.epochs, 0)) from None
+        if not math.isfinite(found["test"]["full"]["loss"]):
+            raise TrainingError(
+                f"the loss on the test set is {found['test']['full']['loss']}, though it was finite in training; "
+                f"{self._what_to_try()}"
+            )
+        return found
 
     def _measure(self) -> dict[str, Any]:
         """In float32, whatever the run trained in."""

@@ -1,5 +1,6 @@
 """A run's parts, built from its settings: data, network, feed and step."""
 
+import copy
 import dataclasses
 
 import torch
@@ -10,6 +11,7 @@ from transnet.data import DataSet, open_data
 from transnet.data.augment import View, seed_for
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
+from transnet.train.description import of_run
 from transnet.train.device import autocast_for, device_name, fits_on_device, sgd
 from transnet.train.distributed import World, restarts
 from transnet.train.look import Looker
@@ -27,12 +29,12 @@ class Prepared:
         self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *,
         data: str | None, quiet: bool,
     ) -> None:  # fmt: skip
-        d4.parse(config.transforms)  # a mistake there is said before anything is read
+        names = d4.parse(config.transforms)  # a mistake there is said before anything is read
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
         # Not every node counts a restart.
         resume = processes.any(config.resume or restarts() > 0, device)
-        self.config = dataclasses.replace(config, resume=resume)
+        self.config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
         self.run = Run(config.out)
         self.given = model
         self.place = data or config.data
@@ -46,6 +48,7 @@ class Prepared:
         name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
         self.config = config = dataclasses.replace(config, model=name if self.given is None else CUSTOM)
         self.content = describe(config, data)
+        of_run(self.content, "train", named=self.given is None)  # what could not be read again is not trained
         self.flip: bool = self.content["data"]["flip"]
         self.net = self._network(name)
         if self.world.first:  # a mistake in the settings must not leave a folder behind
@@ -117,21 +120,26 @@ class Prepared:
         net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
         if config.channels_last and self.device.type == "cuda":
             net = net.to(memory_format=torch.channels_last)
-        self._try(net, name)
+        self._try(net.eval(), 2, f"--model: {name} does not work on {data.image_size}×{data.image_size} images")
+        left = len(data.train) % config.batch_size
+        if 0 < left < 2 * self.world.size:  # batch norm may not train on one image
+            before = copy.deepcopy(dict(net.named_buffers()))
+            self._try(net.train(), 1, f"--batch-size: {config.batch_size} leaves {left} to the last step; change it")
+            for key, buffer in net.named_buffers():
+                buffer.copy_(before[key])
         return net.train()
 
-    def _try(self, net: TransNet, name: str) -> None:
-        """One made-up batch, so that a model that does not fit the images is a message and not a traceback."""
+    def _try(self, net: TransNet, n: int, complaint: str) -> None:
+        """A made-up batch, so that a model that does not fit the images is a message and not a traceback."""
         data = self.data
-        images = torch.zeros(2, data.channels, data.image_size, data.image_size, device=self.device)
+        images = torch.zeros(n, data.channels, data.image_size, data.image_size, device=self.device)
         try:
             with torch.no_grad():
-                net.eval()(images)
+                net(images)
         except torch.cuda.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-            size = f"{data.image_size}×{data.image_size}"
-            raise ConfigError(f"--model: {name} does not work on {size} images: {error}") from error
+            raise ConfigError(f"{complaint}: {error}") from error
 
     def _introduction(self) -> str:
         config, data = self.config, self.data

@@ -9,11 +9,13 @@ state/               to resume; gone when the run is finished
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,9 +26,11 @@ from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
 from transnet.train.description import of_run, read_json
+from transnet.train.progress import say
 from transnet.train.weights import load_weights
 
 CUSTOM = "custom"  # the name of a backbone that a user's code hands over
+_PATIENCE = 30  # seconds, about
 
 
 class Run:
@@ -37,10 +41,13 @@ class Run:
         self.config, self.metrics = self.path / "config.json", self.path / "metrics.jsonl"
         self.model, self.result = self.path / "model.safetensors", self.path / "result.json"
         self.state = self.path / "state"
+        self._held: int | None = None
 
     def read_config(self) -> dict[str, Any]:
         """``config.json``, or a clear error."""
         content = read_json(self.config, "is this the folder of a run?")
+        if "kind" in content:
+            raise ConfigError(f"{self.path} is an exported model; give the run that it was made of")
         if not isinstance(content.get("train"), dict) or not isinstance(content.get("data"), dict):
             raise ConfigError(f"{self.config} is damaged: it has no settings")
         return content
@@ -76,9 +83,37 @@ class Run:
                 self.check_same(self.read_config(), content)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._hold()
             checkpoint.write_atomically(self.config, json.dumps(content, indent=1).encode())
         except OSError as error:
             raise ConfigError(f"--out: {self.path} cannot be written ({error})") from error
+
+    def _hold(self) -> None:
+        """Keep other processes of this machine out of the folder until `release`, or the end of this one."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        self._held = os.open(self.path, os.O_RDONLY)
+        for attempt in range(_PATIENCE):  # a killed process's children live on for a few seconds
+            try:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not attempt:
+                    say(f"another process trains {self.path}; waiting up to {_PATIENCE} s for its end")
+                time.sleep(1)
+            except OSError:  # a file system without locks
+                return
+            else:
+                return
+        self.release()
+        raise ConfigError(f"--out: another process trains {self.path}; wait for its end, or give another folder")
+
+    def release(self) -> None:
+        """Let other processes train in the folder."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def check_same(self, before: dict[str, Any], content: dict[str, Any]) -> None:
         """Refuse to go on with a run of other settings or other data.
@@ -108,7 +143,7 @@ class Run:
         """Append an epoch's line and flush it."""
         try:
             with open(self.metrics, "a") as file:
-                file.write(json.dumps(entry) + "\n")
+                file.write(json.dumps(_finite(entry), allow_nan=False) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -226,6 +261,15 @@ def commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
+
+
+def _finite(value: Any) -> Any:
+    """As JSON can say it: a number that is not finite is null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_entry(line: str) -> bool:

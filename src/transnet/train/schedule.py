@@ -13,7 +13,7 @@ def learning_rates(config: TrainConfig, steps: int) -> Tensor:
     total = config.epochs * steps
     at = torch.arange(total, dtype=torch.float64)
     if config.schedule == "steps":
-        falls = torch.tensor([round(share * config.epochs) * steps for share in config.milestone_shares])
+        falls = torch.tensor([max(round(share * config.epochs), 1) * steps for share in config.milestone_shares])
         rates = config.lr * 0.1 ** (at[:, None] >= falls).sum(1)
     else:
         peak = max(config.warmup * total, 1)

@@ -94,18 +94,10 @@ def resize_shorter(pixels: Pixels, size: int) -> Pixels:
 
 
 def square(pixels: Pixels, size: int) -> Pixels:
-    """The centre square of the image with its shorter side at ``size``: what a device holds."""
-    return crop(resize_shorter(pixels, size), size, None)
-
-
-def crop(pixels: Pixels, size: int, at: tuple[float, float] | None) -> Pixels:
-    """A window of ``size`` × ``size``: at the centre, or where ``at`` in [0, 1)² says."""
-    height, width = pixels.shape[:2]
-    if at is None:
-        top, left = (height - size) // 2, (width - size) // 2
-    else:
-        top, left = int(at[0] * (height - size + 1)), int(at[1] * (width - size + 1))
-    return pixels[top : top + size, left : left + size]
+    """The centre square of the image with its shorter side at ``size``: what a network's view is cut out of."""
+    resized = resize_shorter(pixels, size)
+    top, left = (resized.shape[0] - size) // 2, (resized.shape[1] - size) // 2
+    return resized[top : top + size, left : left + size]
 
 
 def _upright(image: "Image.Image") -> "Image.Image":

@@ -147,6 +147,18 @@ def test_repaired_image_is_looked_at_again(tmp_path: Path) -> None:
     assert open_data(str(root)).skipped == ()
 
 
+def test_reason_is_given_each_time(tmp_path: Path) -> None:
+    root, _ = damaged(tmp_path)
+    (root / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"2 of 22 .*/gone\.png: cannot be read \(No such file"):
+            open_data(str(root))
+    (root / "cat" / "gone.png").unlink()
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"1 of 21 .*/3\.jpg: damaged or truncated"):
+            open_data(str(root))
+
+
 def test_class_that_skipping_empties_is_refused(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", ("cat", "dog", "emu"), n=2)
     for path in root.glob("emu/*"):

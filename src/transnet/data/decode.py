@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.errors import DataError
+from transnet.data.errors import DataError, ReadError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,7 +38,7 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
             a PNG can come out complete and wrong.
 
     Raises:
-        DataError: with the reason only; the caller knows the path.
+        DataError: with the reason only; the caller knows the path. A ReadError where memory is short.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -59,6 +59,8 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
         ) from error
     except UnidentifiedImageError as error:
         raise DataError("not an image in any format that Pillow reads, or its beginning is damaged") from error
+    except MemoryError as error:
+        raise ReadError("cannot be decoded (not enough memory)") from error
     except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
         raise DataError(f"damaged or truncated ({type(error).__name__}: {error})") from error
 

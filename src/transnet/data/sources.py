@@ -179,7 +179,7 @@ def _why(source: Source, row: int) -> str:
         decode_image(source.store.encoded(row), check=True)  # type: ignore[attr-defined]
     except DataError as error:
         return f"The first is {source.store.where(row)}: {error}"
-    return f"The first is {source.store.where(row)}"
+    return f"The first is {source.store.where(row)}, which could be read just now; start again"
 
 
 def _cut_test(name: str, source: Source, seen: Survey) -> dict[str, Rows]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from transnet import backbones, d4, recipes
-from transnet.data import DataSet, open_data
+from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View, seed_for
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
@@ -98,7 +98,14 @@ class Prepared:
         if self.world.first:
             data = opened()
         self.world.barrier()
-        return data if self.world.first else opened()
+        if not self.world.first:
+            data = opened()
+        own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=self.device)
+        firsts = own.clone()
+        self.world.copy_from_first([firsts])
+        if self.world.any(not torch.equal(own, firsts), self.device):  # such as by a disk that failed for a moment
+            raise DataError(f"{self.place}: the processes do not all see the same images; start again")
+        return data
 
     def _network(self, name: str) -> TransNet:
         config, data = self.config, self.data

@@ -1,6 +1,8 @@
 """A run's parts, built from its settings: data, network, feed and step."""
 
 import dataclasses
+import os
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from torch import nn
 from transnet import backbones, d4, recipes
 from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View, seed_for
+from transnet.data.named import NAMED
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
 from transnet.train.device import autocast_for, device_name, fits_on_device, sgd
@@ -28,6 +31,7 @@ class Prepared:
         data: str | None, quiet: bool,
     ) -> None:  # fmt: skip
         d4.parse(config.transforms)  # a mistake there is said before anything is read
+        _check_apart(config.out, data or config.data)
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
         # Not every node counts a restart.
@@ -154,6 +158,14 @@ class Prepared:
 
     def _command(self, config: TrainConfig) -> str:
         return command(config, recipes.settings(config.recipe, config.data))
+
+
+def _check_apart(out: str, data: str) -> None:
+    """A run inside a folder of class folders would be one of them, without images, for whoever opens it next."""
+    folder = os.path.expanduser(data)
+    inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
+    if inside and data not in NAMED:
+        raise ConfigError(f"--out: {out} lies in the data, {data}; give a folder outside of it")
 
 
 def natural_pairs(names: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from small_runs import Plain, plain, run
+from small_runs import Plain, images_file, plain, run
+from transnet.data import DataError
 from transnet.train.loop import TrainingError
 
 RANK = int(os.environ["RANK"])
@@ -32,6 +33,10 @@ def several(data: Path, out: Path) -> None:
         run(data, out / "nan", NotANumber(), checkpoint_every=1)
     except TrainingError as error:
         (out / f"nan{RANK}.txt").write_text(str(error))
+    try:
+        run(images_file(out / f"{RANK}.npz", n=90 - RANK), out / "unlike", plain())
+    except DataError as error:
+        (out / f"unlike{RANK}.txt").write_text(str(error))
 
 
 def _seen(data: Path, out: Path) -> None:

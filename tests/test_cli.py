@@ -171,6 +171,7 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
     [
         (["trian"], "did you mean train"),
         (["train", "cifar1000", "--out", "{out}"], "cifar1000: no such name"),
+        (["train", "~nobody-of-that-name/pets", "--out", "{out}"], "~nobody-of-that-name/pets: no such name"),
         (["train", "digits", "--transforms", "r0,r9", "--out", "{out}"], "unknown 'r9'"),
         (["train", "digits", "--model", "resnet19", "--out", "{out}"], "unknown 'resnet19'"),
         (["train", "digits", "--model", "timm:resnet81", "--out", "{out}"], "timm has no 'resnet81'"),

@@ -11,7 +11,16 @@ import pytest
 
 from small_runs import environment
 from transnet.recipes import NAMES, default_model, settings
-from transnet.train.config import FREE, ConfigError, TrainConfig, differences, from_dict, read_config, to_dict
+from transnet.train.config import (
+    FREE,
+    ConfigError,
+    TrainConfig,
+    data_name,
+    differences,
+    from_dict,
+    read_config,
+    to_dict,
+)
 from transnet.train.run import command
 
 
@@ -86,6 +95,11 @@ def test_where_and_how_fast_a_run_goes_may_change() -> None:
     }  # fmt: skip
     assert set(changes) == FREE
     assert not differences(to_dict(config()), to_dict(config(**changes)))
+
+
+def test_data_has_a_name_wherever_it_lies() -> None:
+    places = ("pets", "~/pets", "/some/where/pets", "some/../pets/", "~nobody-of-that-name/pets")
+    assert {data_name(place) for place in places} == {"pets"}
 
 
 def test_a_setting_that_did_not_exist_when_the_run_was_begun_was_at_its_default() -> None:

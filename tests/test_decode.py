@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from data_files import encoded, noise
-from transnet.data.decode import crop, decode_image, resize_shorter, square, with_channels
+from transnet.data.decode import decode_image, resize_shorter, square, with_channels
 from transnet.data.errors import DataError
 
 
@@ -177,11 +177,3 @@ def test_long_strip_does_not_explode() -> None:
 def test_square_is_the_centre() -> None:
     pixels = noise(0, 10, 16)
     assert np.array_equal(square(pixels, 10), pixels[:, 3:13])
-
-
-def test_crop_reaches_every_place_and_no_other() -> None:
-    pixels = noise(0, 6, 9)
-    almost_one = np.nextafter(1, 0)
-    assert np.array_equal(crop(pixels, 4, (0.0, 0.0)), pixels[:4, :4])
-    assert np.array_equal(crop(pixels, 4, (almost_one, almost_one)), pixels[2:, 5:])
-    assert np.array_equal(crop(pixels, 6, (0.7, 0.5)), pixels[:, 2:8])

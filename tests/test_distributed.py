@@ -136,6 +136,12 @@ def test_all_processes_stop_at_a_loss_that_is_not_finite_in_one(several: Path) -
     assert "the loss is nan at step 6 (epoch 2, step 3 of 4)" in messages.pop()
 
 
+def test_processes_that_see_other_images_do_not_train_together(several: Path) -> None:
+    for rank in range(2):
+        assert "do not all see the same images" in (several / f"unlike{rank}.txt").read_text()
+    assert not (several / "unlike").exists()
+
+
 # ------------------------------------------------------------------------------------------- killed and resumed
 
 

@@ -102,6 +102,17 @@ def test_no_images_at_all_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "no images found")
 
 
+@pytest.mark.parametrize("folders", [("test", "val"), ("Test",), ("val", "valid")])
+def test_parts_without_training_images_are_refused(tmp_path: Path, folders: tuple[str, ...]) -> None:
+    for folder in folders:
+        class_folder(tmp_path / folder, n=2)
+    refused(tmp_path, f"there is {folders[0]}/, but no train/")
+
+
+def test_class_may_be_called_as_a_part_is(tmp_path: Path) -> None:
+    assert read_folder(class_folder(tmp_path / "drives", ("test", "race"), n=2)).classes == ("race", "test")
+
+
 def test_unknown_part_is_refused(tmp_path: Path) -> None:
     class_folder(tmp_path / "train", n=2)
     class_folder(tmp_path / "extra", n=2)

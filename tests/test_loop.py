@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from data_files import encoded, noise
 from small_runs import Plain, command, images_file, plain, run, settings, stopped_run, weights
 from transnet import load
 from transnet.train.config import ConfigError
@@ -143,6 +144,17 @@ def test_crops_without_padding_are_the_same_streamed_and_resident(tmp_path: Path
     for storage in ("resident", "stream"):
         result = run(file, tmp_path / storage, plain(), image_size=16, storage=storage, workers=0, flip=True)
         assert result["config"]["data"]["stored_size"] == 18
+    assert weights(tmp_path / "resident") == weights(tmp_path / "stream")
+
+
+def test_images_that_are_not_square_are_the_same_streamed_and_resident(tmp_path: Path) -> None:
+    for c in range(3):
+        (tmp_path / "data" / str(c)).mkdir(parents=True)
+        for i in range(6):
+            pixels = noise(10 * c + i, *((30, 75) if i % 2 else (61, 20)))
+            (tmp_path / "data" / str(c) / f"{i}.png").write_bytes(encoded(pixels))
+    for storage in ("resident", "stream"):
+        run(tmp_path / "data", tmp_path / storage, plain(channels=3), image_size=16, storage=storage, workers=0)
     assert weights(tmp_path / "resident") == weights(tmp_path / "stream")
 
 

@@ -90,7 +90,29 @@ def test_strings_are_classes(tmp_path: Path) -> None:
 
 def test_label_out_of_range_is_refused(tmp_path: Path) -> None:
     shard(tmp_path / "train-0.parquet", range(4), labels=[0, 1, 2, 0], features={"label": CLASS_LABEL})
-    with pytest.raises(DataError, match="label 2 in column 'label' is out of range"):
+    with pytest.raises(DataError, match="column 'label': label 2 is out of range; 2 classes"):
+        open_data(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("labels", "wrong"),
+    [
+        ([10**12 + i for i in range(4)], 10**12),
+        ([7, 0, 1, 10**10], 7),
+        ([0, 1, 2, 4], 4),
+        ([0, 1, -1, 0], -1),
+        ([-1] * 4, -1),
+    ],
+)
+def test_numbers_that_are_no_labels_are_refused(tmp_path: Path, labels: list[int], wrong: int) -> None:
+    shard(tmp_path / "train-0.parquet", range(4), label="id", labels=labels)
+    with pytest.raises(DataError, match=f"column 'id': label {wrong} is out of range; 4 images have labels in 0…3"):
+        open_data(str(tmp_path), label_column="id")
+
+
+def test_number_of_more_than_63_bits_is_refused(tmp_path: Path) -> None:
+    shard(tmp_path / "train-0.parquet", range(4), labels=pa.array([0, 1, 0, 2**63], pa.uint64()))
+    with pytest.raises(DataError, match=f"label {2**63} is out of range"):
         open_data(str(tmp_path))
 
 
@@ -120,6 +142,22 @@ def test_truncated_shard_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(DataError, match="fetch it again"):
         open_data(str(tmp_path))
+
+
+def test_shard_damaged_inside_is_named(tmp_path: Path) -> None:
+    for i in range(2):
+        shard(tmp_path / f"train-{i}.parquet", range(100 * i, 100 * i + 40))
+    path = tmp_path / "train-1.parquet"
+    whole = path.read_bytes()
+    said = set()
+    for start in range(4, len(whole) - 3000, 500):
+        path.write_bytes(whole[:start] + bytes(3000) + whole[start + 3000 :])
+        with pytest.raises(DataError) as caught:
+            open_data(str(tmp_path))
+        assert str(path) in str(caught.value)
+        assert "cache" not in str(caught.value)
+        said.add("fetch it again" in str(caught.value))
+    assert True in said
 
 
 def test_changed_shard_is_read_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from data_files import encoded, noise
+from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
 from transnet.data import DataError
@@ -88,6 +88,26 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(data: Path, tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         run(data, tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("out", ["pets/run", "pets/cat/deep/run", "pets", "linked/run", "other/../pets/run"])
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_inside_its_data_is_refused(tmp_path: Path, out: str, resume: bool) -> None:
+    pets = class_folder(tmp_path / "pets", n=4)
+    (tmp_path / "linked").symlink_to(pets)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=rf"--out: .*{out} lies in the data, .*pets; give a folder outside"):
+        run(pets, tmp_path / out, resume=resume)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_beside_its_data_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pets = class_folder(tmp_path / "pets", n=4)
+    run(pets, tmp_path / "pets-run", epochs=1)
+    run("digits", Path("digits/run"), epochs=1, train_fraction=0.01)  # a name, and no folder here
+    assert Run("pets-run").finished
+    assert Run("digits/run").finished
 
 
 def test_resume_without_a_checkpoint_starts_anew(data: Path, tmp_path: Path, finished: Path) -> None:

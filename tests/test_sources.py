@@ -147,11 +147,23 @@ def test_repaired_image_is_looked_at_again(tmp_path: Path) -> None:
     assert open_data(str(root)).skipped == ()
 
 
+def test_reason_is_given_each_time(tmp_path: Path) -> None:
+    root, _ = damaged(tmp_path)
+    (root / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"2 of 22 .*/gone\.png: cannot be read \(No such file"):
+            open_data(str(root))
+    (root / "cat" / "gone.png").unlink()
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"1 of 21 .*/3\.jpg: damaged or truncated"):
+            open_data(str(root))
+
+
 def test_class_that_skipping_empties_is_refused(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", ("cat", "dog", "emu"), n=2)
     for path in root.glob("emu/*"):
         path.write_bytes(b"")
-    with pytest.raises(DataError, match="no training images, among them 'emu'"):
+    with pytest.raises(DataError, match="1 class has no training images, among them 'emu'"):
         open_data(str(root), on_bad_image="skip")
 
 
@@ -190,6 +202,7 @@ def test_own_validation_set(tmp_path: Path) -> None:
         ({"data": "Digits"}, "Did you mean digits"),
         ({"data": ""}, "none given"),
         ({"data": "no/such/thing"}, "known names are digits cifar10"),
+        ({"data": "~nobody-of-that-name/pets"}, "~nobody-of-that-name/pets: no such name"),
         ({"data": "digits", "val_fraction": 1.0}, r"not in \[0, 1\)"),
         ({"data": "digits", "val_fraction": -0.1}, r"not in \[0, 1\)"),
         ({"data": "digits", "image_size": 0}, "image_size: 0"),
@@ -219,6 +232,15 @@ def test_class_of_one_image_cannot_be_cut(tmp_path: Path) -> None:
     class_folder(root, ("emu",), n=1, seed=9)
     with pytest.raises(DataError, match="'emu' has one image"):
         open_data(str(root))
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.5, 0.9])
+def test_share_of_the_training_images_keeps_one_of_every_class(tmp_path: Path, fraction: float) -> None:
+    class_folder(tmp_path / "train", n=10)
+    class_folder(tmp_path / "test", ("cat", "dog", "emu"), n=2, seed=70)
+    class_folder(tmp_path / "train", ("emu",), n=1, seed=90)
+    data = open_data(str(tmp_path), train_fraction=fraction)
+    assert torch.bincount(data.train.labels).tolist() == [max(1, round(10 * fraction))] * 2 + [1]
 
 
 def test_importing_is_light() -> None:

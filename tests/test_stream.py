@@ -8,7 +8,8 @@ import torch
 
 from data_files import class_folder, encoded, noise
 from transnet.data import DataError, Split, open_data
-from transnet.data.decode import resize_shorter
+from transnet.data.augment import View, plan
+from transnet.data.decode import square
 from transnet.data.stream import stream
 
 
@@ -43,14 +44,31 @@ def test_centre_crops_are_the_resident_images(split: Split) -> None:
         assert torch.equal(images, resident[indices])
 
 
-def test_crops_follow_the_order_of_the_batches_on_the_whole_image(split: Split) -> None:
+@pytest.mark.parametrize("stored", [16, 17, 25])
+def test_crops_are_those_of_the_resident_images(split: Split, stored: int) -> None:
+    view = View.of(size=14, stored=stored, pad=0, mean=(0, 0, 0), std=(1, 1, 1), device=torch.device("cpu"))
+    drawn = plan(len(split), seed=3, epoch=0, batches=1, flip=False)
+    expected = view.train(split.resident(stored), drawn.order, drawn.crop, drawn.flip)
+    for crops, resident in ((drawn.crop, expected), (None, view.centre(split.resident(stored)[drawn.order]))):
+        (got,) = stream(split, [drawn.order], stored_size=stored, image_size=14, crops=crops, workers=0, pin=False)
+        assert torch.equal(view.normalise(got), resident)
+
+
+def test_crops_follow_the_order_of_the_batches_in_the_centre_square(split: Split) -> None:
     crops = torch.tensor([[0.99, 0.0], [0.0, 0.99], [0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
     indices = [torch.tensor([0, 8]), torch.tensor([3, 0])]
     got = torch.cat(list(stream(split, indices, stored_size=16, image_size=14, crops=crops, workers=0, pin=False)))
     for image, i, (u, v) in zip(got, torch.cat(indices).tolist(), crops.tolist(), strict=True):
-        whole = resize_shorter(split.decode(i), 16)
-        top, left = int(np.floor(u * (whole.shape[0] - 13))), int(np.floor(v * (whole.shape[1] - 13)))
-        assert np.array_equal(image.numpy(), whole[top : top + 14, left : left + 14])
+        top, left = int(u * 3), int(v * 3)
+        assert np.array_equal(image.numpy(), square(split.decode(i), 16)[top : top + 14, left : left + 14])
+
+
+def test_crops_reach_every_place_and_no_other(split: Split) -> None:
+    crops = torch.tensor([[0.0, 0.0], [0.5, 0.7], [np.nextafter(1, 0)] * 2], dtype=torch.float64)
+    whole = split.resident(16)[0]
+    (got,) = stream(split, [torch.tensor([0] * 3)], stored_size=16, image_size=14, crops=crops, workers=0, pin=False)
+    for image, (top, left) in zip(got, ((0, 0), (1, 2), (2, 2)), strict=True):
+        assert torch.equal(image, whole[top : top + 14, left : left + 14])
 
 
 @pytest.mark.parametrize("workers", [0, 1])

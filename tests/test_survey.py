@@ -1,11 +1,15 @@
 """The look at every image: the same findings from files as from arrays, and taken once."""
 
+import subprocess
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data_files import encoded, noise
+from small_runs import environment
 from transnet.data.stores import ArrayStore, FileStore
 from transnet.data.survey import statistics, survey
 
@@ -36,6 +40,63 @@ def test_bad_image_is_marked_and_the_others_are_not(tmp_path: Path) -> None:
         False,
         True,
     ]
+
+
+class Disk(FileStore):
+    """Files that look unchanged while some of them are away."""
+
+    key = "unchanged"
+
+    def __init__(self, root: Path, paths: list[str], away: Collection[int]) -> None:
+        super().__init__(root, paths)
+        self.away = away
+
+    def path(self, row: int) -> Path:
+        return self.root / "away" if row in self.away else super().path(row)
+
+
+def look(root: Path, away: Collection[int]) -> dict[str, list[bool]]:
+    seen = survey(Disk(root, [f"{i}.png" for i in range(4)], away), progress=False)
+    return {field: seen[field].tolist() for field in ("bad", "unread")} | {"seen": (seen["height"] == 12).tolist()}
+
+
+def test_image_that_could_not_be_read_is_looked_at_again(tmp_path: Path) -> None:
+    for i in range(4):
+        (tmp_path / f"{i}.png").write_bytes(encoded(noise(i))[: 80 if i == 1 else None])
+    damaged, whole = [False, True, False, False], [True, False, True, True]
+    at_first = look(tmp_path, away={0, 3})
+    assert at_first == {"bad": [True, True, False, True], "unread": [True, False, False, True],
+                        "seen": [False, False, True, False]}  # fmt: skip
+    assert look(tmp_path, away={3})["bad"] == [False, True, False, True]
+    for away in ((), range(4)):  # at last all is known, and nothing is read any more
+        assert look(tmp_path, away) == {"bad": damaged, "unread": [False] * 4, "seen": whole}
+
+
+# A small file of many pixels, for which there is room until the limit is set.
+SHORT_OF_MEMORY = """
+import io, resource, sys
+from pathlib import Path
+from PIL import Image
+from transnet.data.stores import FileStore
+from transnet.data.survey import survey
+root = Path(sys.argv[1])
+Image.new("RGB", (8000, 8000)).save(root / "0.png")
+def look():
+    seen = survey(FileStore(root, ["0.png"]), progress=False)[0]
+    print(seen["bad"], seen["unread"], seen["height"])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+look()
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+look()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory is used")
+def test_memory_that_was_short_is_not_held_against_the_image(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SHORT_OF_MEMORY, str(tmp_path)]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True True 0", "False False 8000"]
 
 
 def test_images_of_all_sizes_count_the_same(tmp_path: Path) -> None:

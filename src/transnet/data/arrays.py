@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from transnet.data.decode import Pixels
 from transnet.data.errors import DataError
-from transnet.data.parts import Rows, Source, settle_parts
+from transnet.data.parts import Rows, Source, class_names, settle_parts
 from transnet.data.stores import ArrayStore
 
 _PARTS = ("train", "val", "test")
@@ -125,12 +125,5 @@ def _classes(path: Path, arrays: dict[str, npt.NDArray[Any]], labels: Rows) -> t
     if "classes" in arrays and (arrays["classes"].ndim != 1 or arrays["classes"].dtype.kind not in "US"):
         raise DataError(f"{path}: classes is not a list of strings, but {arrays['classes'].dtype}")
     if "classes" in arrays:
-        classes = tuple(map(str, arrays["classes"].astype(np.str_)))
-    else:
-        classes = tuple(map(str, range(int(labels.max()) + 1)))
-    if labels.min() < 0 or labels.max() >= len(classes):
-        bad = labels[(labels < 0) | (labels >= len(classes))][0]
-        raise DataError(
-            f"{path}: label {bad} is out of range; {len(classes)} classes have the labels 0…{len(classes) - 1}"
-        )
-    return classes
+        return class_names(str(path), labels, arrays["classes"].astype(np.str_).tolist())
+    return class_names(str(path), labels, None)

@@ -31,7 +31,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("TRANSNET_CACHE") or "~/.cache/transnet/decoded").expanduser()
 
 
-def cached(key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None]) -> Array:
+def cached(
+    key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None], *, anew: bool = False
+) -> Array:
     """The entry of that key, made by ``fill`` where there is none.
 
     Args:
@@ -40,6 +42,7 @@ def cached(key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callabl
         dtype: of the array.
         fill: writes all values into the ``.npy`` file at the path it is given (``numpy.load(path, "r+")``),
             with as many processes as it likes.
+        anew: make it also where there is one, whose place the new one takes.
 
     Returns:
         The array, mapped from the file. Writing to it changes this process's copy only.
@@ -52,12 +55,12 @@ def cached(key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callabl
     dtype = np.dtype(dtype)
     folder = cache_folder()
     path = folder / f"{key}.npy"
-    if (array := _load(path, shape, dtype)) is not None:
+    if not anew and (array := _load(path, shape, dtype)) is not None:
         return array
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
-            if (array := _load(path, shape, dtype)) is not None:
+            if not anew and (array := _load(path, shape, dtype)) is not None:
                 return array
             # The lock is ours, so what is left under this key belongs to a process that was killed.
             for stale in folder.glob(f"{key}.*.tmp"):

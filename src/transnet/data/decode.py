@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.errors import DataError
+from transnet.data.errors import DataError, ReadError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,7 +38,7 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
             a PNG can come out complete and wrong.
 
     Raises:
-        DataError: with the reason only; the caller knows the path.
+        DataError: with the reason only; the caller knows the path. A ReadError where memory is short.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -59,6 +59,8 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
         ) from error
     except UnidentifiedImageError as error:
         raise DataError("not an image in any format that Pillow reads, or its beginning is damaged") from error
+    except MemoryError as error:
+        raise ReadError("cannot be decoded (not enough memory)") from error
     except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
         raise DataError(f"damaged or truncated ({type(error).__name__}: {error})") from error
 
@@ -94,18 +96,10 @@ def resize_shorter(pixels: Pixels, size: int) -> Pixels:
 
 
 def square(pixels: Pixels, size: int) -> Pixels:
-    """The centre square of the image with its shorter side at ``size``: what a device holds."""
-    return crop(resize_shorter(pixels, size), size, None)
-
-
-def crop(pixels: Pixels, size: int, at: tuple[float, float] | None) -> Pixels:
-    """A window of ``size`` × ``size``: at the centre, or where ``at`` in [0, 1)² says."""
-    height, width = pixels.shape[:2]
-    if at is None:
-        top, left = (height - size) // 2, (width - size) // 2
-    else:
-        top, left = int(at[0] * (height - size + 1)), int(at[1] * (width - size + 1))
-    return pixels[top : top + size, left : left + size]
+    """The centre square of the image with its shorter side at ``size``: what a network's view is cut out of."""
+    resized = resize_shorter(pixels, size)
+    top, left = (resized.shape[0] - size) // 2, (resized.shape[1] - size) // 2
+    return resized[top : top + size, left : left + size]
 
 
 def _upright(image: "Image.Image") -> "Image.Image":

@@ -28,14 +28,16 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
         only: take these classes alone, in this order, from train/ and val/ alone; None takes all, by name.
 
     Raises:
-        DataError: for no images, an empty class, fewer than two classes, or classes that differ between the
-            parts.
+        DataError: for no images, an empty class, fewer than two classes, parts without train/, or classes that
+            differ between the parts.
     """
     folders = _subfolders(root)
     if only is not None:  # such as ImageNet, whose test/ has no labels
         folders = [name for name in folders if PART_NAMES.get(name.lower()) in ("train", "val")]
     parts = {PART_NAMES[name.lower()]: name for name in folders if name.lower() in PART_NAMES}
     if "train" not in parts:
+        if folders and all(name.lower() in PART_NAMES for name in folders):
+            raise DataError(f"{root}: there is {folders[0]}/, but no train/; {_LAYOUT}")
         parts = {"train": "."}
     elif len(parts) < len(folders):
         strange = sorted(set(folders) - set(parts.values()))

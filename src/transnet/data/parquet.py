@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from transnet.data.cache import cache_folder, cached
 from transnet.data.errors import DataError
-from transnet.data.parts import PART_NAMES, Rows, Source, settle_parts
+from transnet.data.parts import PART_NAMES, Rows, Source, class_names, settle_parts
 from transnet.data.stores import PackedStore
 
 _IMAGE_NAMES = ("image", "img")
@@ -37,54 +39,77 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
         label_column: the column of labels; None finds it.
 
     Raises:
-        DataError: where pyarrow is not installed, a shard is damaged or a column is not found.
+        DataError: where pyarrow is not installed, a shard is damaged, a column is not found or a label is out of
+            range.
     """
     try:
-        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise DataError(f"{root}: reading parquet needs pyarrow; pip install 'transnet[parquet]'") from error
 
     parts = _parts(root, shards)
-    try:
-        files = [pq.ParquetFile(path) for path in shards]
-        features = _features(files[0])
-        image = _image_column(root, files[0].schema_arrow, features)
-        label = _label_column(root, files[0].schema_arrow, features, label_column)
-        for path, file in zip(shards, files):
-            if file.schema_arrow.names != files[0].schema_arrow.names:
+    files: dict[Path, Any] = {}
+    for path in shards:
+        with _reading(path):
+            files[path] = pq.ParquetFile(path)
+    with _reading(shards[0]):
+        schema = files[shards[0]].schema_arrow
+    features = _features(schema)
+    image = _image_column(root, schema, features)
+    label = _label_column(root, schema, features, label_column)
+    values: list[Any] = []
+    for path, file in files.items():
+        with _reading(path):
+            if file.schema_arrow.names != schema.names:
                 raise DataError(f"{path}: its columns differ from those of {shards[0].name}")
-        labels = [value for file in files for value in file.read(columns=[label]).column(0).to_pylist()]
-        lengths = [file.metadata.num_rows for file in files]
-        store = _unpack(root, shards, files, image)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{root}: a shard cannot be read ({error}); fetch it again") from error
+            found = file.read(columns=[label]).column(0).to_pylist()
+        _check_length(path, file, len(found))
+        values += found
+    store = _unpack(root, files, image)
 
     rows: dict[str, Rows] = {}
     start = 0
-    for path, length in zip(shards, lengths):
+    for path, file in files.items():
+        length = file.metadata.num_rows
         rows[parts[path]] = np.append(rows.get(parts[path], np.empty(0, np.int64)), np.arange(start, start + length))
         start += length
-    every, classes = _names(root, label, labels, features)
+    every, names = _names(root, label, values, features)
     if "test" in rows and (every[rows["test"]] == -1).all():
         del rows["test"]
-    used = every[np.concatenate(list(rows.values()))]
-    if used.min() < 0 or used.max() >= len(classes):
-        bad = used[(used < 0) | (used >= len(classes))][0]
-        raise DataError(f"{root}: label {bad} in column {label!r} is out of range; there are {len(classes)} classes")
+    classes = class_names(f"{root}: column {label!r}", every[np.concatenate(list(rows.values()))], names)
     return Source(store, every, classes, settle_parts(rows))
 
 
-def _unpack(root: Path, shards: list[Path], files: list[Any], image: str) -> PackedStore:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What goes wrong in a shard is said of that shard."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: this shard cannot be read ({error}); fetch it again") from error
+
+
+def _check_length(path: Path, file: Any, found: int) -> None:
+    if found != (rows := file.metadata.num_rows):
+        raise DataError(f"{path}: this shard is damaged ({found} of {rows} rows are found); fetch it again")
+
+
+def _unpack(root: Path, files: dict[Path, Any], image: str) -> PackedStore:
     """Copy the encoded images, and where each of them ends, into the cache."""
-    stats = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path in shards]
+    stats = []
+    for path in files:
+        with _reading(path):
+            stat = path.stat()
+        stats.append((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     key = hashlib.sha256(f"packed {image} {root.resolve()} {stats}".encode()).hexdigest()
-    rows = sum(file.metadata.num_rows for file in files)
+    rows = sum(file.metadata.num_rows for file in files.values())
     if not rows:
         raise DataError(f"{root}: no images, all shards are empty")
 
     def fill_ends(path: Path) -> None:
-        lengths = [len(row or b"") for file in files for part in _encoded(file, image) for row in part]
+        lengths = [len(row or b"") for part in _encoded(files, image) for row in part]
         np.load(path, mmap_mode="r+")[:] = np.cumsum(lengths)
 
     ends = cached(f"{key}-ends", (rows,), np.int64, fill_ends)
@@ -94,16 +119,15 @@ def _unpack(root: Path, shards: list[Path], files: list[Any], image: str) -> Pac
     def fill(path: Path) -> None:
         out = np.load(path, mmap_mode="r+")
         at = 0
-        for file in files:
-            for part in _encoded(file, image):
-                joined = b"".join(row or b"" for row in part)
-                out[at : at + len(joined)] = np.frombuffer(joined, np.uint8)
-                at += len(joined)
+        for part in _encoded(files, image):
+            joined = b"".join(row or b"" for row in part)
+            out[at : at + len(joined)] = np.frombuffer(joined, np.uint8)
+            at += len(joined)
         out.flush()
 
     packed = cached(key, (int(ends[-1]),), np.uint8, fill)
     assert isinstance(packed, np.memmap)
-    names = [(str(path), file.metadata.num_rows) for path, file in zip(shards, files)]
+    names = [(str(path), file.metadata.num_rows) for path, file in files.items()]
     return PackedStore(cache_folder() / f"{key}.npy", int(packed.offset), np.array(ends), key, names)
 
 
@@ -120,16 +144,21 @@ def _parts(root: Path, shards: list[Path]) -> dict[Path, str]:
     return {path: part for path, part in parts.items() if part is not None}
 
 
-def _encoded(file: Any, column: str) -> Any:
-    for batch in file.iter_batches(batch_size=1024, columns=[column]):
-        values = batch.column(0)
-        if hasattr(values, "field"):
-            values = values.field("bytes")
-        yield values.to_pylist()
+def _encoded(files: dict[Path, Any], column: str) -> Iterator[list[bytes | None]]:
+    for path, file in files.items():
+        found = 0
+        with _reading(path):
+            for batch in file.iter_batches(batch_size=1024, columns=[column]):
+                values = batch.column(0)
+                if hasattr(values, "field"):
+                    values = values.field("bytes")
+                found += len(values)
+                yield values.to_pylist()
+        _check_length(path, file, found)
 
 
-def _features(file: Any) -> dict[str, Any]:
-    metadata = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+def _features(schema: Any) -> dict[str, Any]:
+    metadata = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
         features = json.loads(metadata).get("info", {}).get("features", {})
     except ValueError:
@@ -174,17 +203,18 @@ def _label_column(root: Path, schema: Any, features: dict[str, Any], given: str 
     )
 
 
-def _names(root: Path, label: str, values: list[Any], features: dict[str, Any]) -> tuple[Rows, tuple[str, ...]]:
+def _names(root: Path, label: str, values: list[Any], features: dict[str, Any]) -> tuple[Rows, list[str] | None]:
     if all(isinstance(value, str) for value in values):
-        classes = tuple(sorted(set(values)))
+        classes = sorted(set(values))
         number = {name: i for i, name in enumerate(classes)}
         return np.array([number[value] for value in values], np.int64), classes
     if not all(isinstance(value, int) for value in values):
         raise DataError(
             f"{root}: column {label!r} holds {type(values[0]).__name__}; labels are numbers or strings, none missing"
         )
-    labels = np.array(values, np.int64)
+    try:
+        labels = np.array(values, np.int64)
+    except OverflowError as error:
+        raise DataError(f"{root}: column {label!r}: label {max(values)} is out of range") from error
     names = features.get(label, {}).get("names")
-    if isinstance(names, list):
-        return labels, tuple(map(str, names))
-    return labels, tuple(map(str, range(int(labels.max()) + 1)))
+    return labels, names if isinstance(names, list) else None

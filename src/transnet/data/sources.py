@@ -118,7 +118,7 @@ def _check_options(image_size: int | None, val_fraction: float, train_fraction: 
 def _find(data: str, label_column: str | None, *, progress: bool) -> tuple[str, Source, Look | None]:
     if not data:
         raise DataError(f"data: none given; it is a name ({' '.join(NAMED)}), a folder or an .npz")
-    path = Path(data).expanduser()
+    path = Path(os.path.expanduser(data))  # pathlib's raises where there is no such user
     look = NAMED.get(data)
     name = data if look else Path(os.path.abspath(path)).name
     if look:
@@ -179,7 +179,7 @@ def _why(source: Source, row: int) -> str:
         decode_image(source.store.encoded(row), check=True)  # type: ignore[attr-defined]
     except DataError as error:
         return f"The first is {source.store.where(row)}: {error}"
-    return f"The first is {source.store.where(row)}"
+    return f"The first is {source.store.where(row)}, which could be read just now; start again"
 
 
 def _cut_test(name: str, source: Source, seen: Survey) -> dict[str, Rows]:
@@ -216,7 +216,9 @@ def _cut_train(parts: dict[str, Rows], source: Source, seen: Survey, *, fraction
     if fraction == 1:
         return parts
     rows = parts["train"]
-    return {**parts, "train": rows[cut(source.labels[rows], seen["sha"][rows], fraction, f"train {seed}")]}
+    labels = source.labels[rows]
+    alone = np.bincount(labels)[labels] == 1  # without its only image a class could not be trained
+    return {**parts, "train": rows[cut(labels, seen["sha"][rows], fraction, f"train {seed}") | alone]}
 
 
 def _check_classes(name: str, source: Source, parts: dict[str, Rows]) -> None:
@@ -227,7 +229,8 @@ def _check_classes(name: str, source: Source, parts: dict[str, Rows]) -> None:
             raise DataError(f"{name}: no images are left in the {part} part")
     trained = set(np.unique(source.labels[parts["train"]]).tolist())
     if missing := [source.classes[i] for i in range(len(source.classes)) if i not in trained]:
-        raise DataError(f"{name}: {len(missing)} classes have no training images, among them {missing[0]!r}")
+        have = "1 class has" if len(missing) == 1 else f"{len(missing)} classes have"
+        raise DataError(f"{name}: {have} no training images, among them {missing[0]!r}")
 
 
 def _look(look: Look | None, seen: Survey, channels: int, image_size: int | None) -> tuple[Look, int]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transnet.data.decode import Pixels, decode_image
-from transnet.data.errors import DataError
+from transnet.data.errors import DataError, ReadError
 
 
 class Store(Protocol):
@@ -40,7 +40,7 @@ class EncodedStore(Store, Protocol):
         ...
 
     def encoded(self, row: int) -> bytes:
-        """The image file's bytes; the DataError where they cannot be read gives the reason only."""
+        """The image file's bytes; the ReadError where they cannot be read gives the reason only."""
         ...
 
 
@@ -80,8 +80,8 @@ class FileStore:
         """The file's contents."""
         try:
             return self.path(row).read_bytes()
-        except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror or error})") from error
+        except (OSError, MemoryError) as error:
+            raise ReadError(f"cannot be read ({_reason(error)})") from error
 
     def pixels(self, row: int) -> Pixels:
         """The decoded file."""
@@ -120,8 +120,8 @@ class PackedStore:
             with open(self._packed, "rb") as file:
                 file.seek(self._start + begin)
                 return file.read(length)
-        except OSError as error:
-            raise DataError(f"cannot be read from {self._packed} ({error.strerror}); start again") from error
+        except (OSError, MemoryError) as error:
+            raise ReadError(f"cannot be read from {self._packed} ({_reason(error)}); start again") from error
 
     def pixels(self, row: int) -> Pixels:
         """The decoded image."""
@@ -152,3 +152,7 @@ def decoded(store: EncodedStore, row: int) -> Pixels:
         return decode_image(store.encoded(row))
     except DataError as error:
         raise DataError(f"{store.where(row)}: {error}") from error
+
+
+def _reason(error: OSError | MemoryError) -> str:
+    return "not enough memory" if isinstance(error, MemoryError) else error.strerror or str(error)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from transnet.data.decode import crop, resize_shorter
+from transnet.data.decode import square
 from transnet.data.errors import DataError
 from transnet.data.split import Split
 
@@ -28,16 +28,16 @@ def stream(
 ) -> Iterator[Tensor]:
     """Decode batches on worker processes ahead of their use, where ``Split.resident`` is too large.
 
-    The same arguments give the same pixels whatever the number of workers: chance comes in as ``crops``.
+    The same arguments give the same pixels whatever the number of workers: chance comes in as ``crops``. They are
+    those that `transnet.data.augment.View` cuts out of the resident images.
 
     Args:
         split: the images.
         batches: for each batch the indices of its images.
-        stored_size: shorter sides are resized to this.
-        image_size: side of the square that is cut out.
-        crops: float64 in [0, 1), (number of indices in all batches, 2), in the order of the batches: where
-            each square lies in its whole resized image, as shares of the rows and columns it can begin at.
-            None: centre.
+        stored_size: shorter sides are resized to this, then the centre square is taken.
+        image_size: side of the smaller square that is cut out of that.
+        crops: in [0, 1), (number of indices in all batches, 2), in the order of the batches: where each smaller
+            square lies in its larger one, as shares of the rows and columns it can begin at. None: centre.
         workers: processes; 0 decodes in this one.
         pin: give pinned memory, from which a copy to a GPU need not be waited for.
 
@@ -52,7 +52,12 @@ def stream(
         raise DataError(f"image_size {image_size} is larger than stored_size {stored_size}; it must fit into it")
     if crops is not None and tuple(crops.shape) != (sum(lengths), 2):
         raise DataError(f"crops has shape {tuple(crops.shape)}; {sum(lengths)} images need ({sum(lengths)}, 2)")
-    return _stream(_Batches(split, batches, stored_size, image_size, crops), workers, pin)
+    room = stored_size - image_size
+    if crops is None:
+        corners = torch.full((sum(lengths), 2), room // 2)
+    else:  # in single precision, as the device does it, or now and then a crop would be a pixel off
+        corners = (crops.float() * (room + 1)).long().clamp(max=room)
+    return _stream(_Batches(split, batches, stored_size, image_size, corners), workers, pin)
 
 
 def _stream(batches: "_Batches", workers: int, pin: bool) -> Iterator[Tensor]:
@@ -78,24 +83,24 @@ class _Batches(Dataset[Tensor | str]):
     """Batch k, or what is wrong with it: an exception from a worker would carry its traceback."""
 
     def __init__(
-        self, split: Split, batches: Sequence[Tensor], stored_size: int, image_size: int, crops: Tensor | None
+        self, split: Split, batches: Sequence[Tensor], stored_size: int, image_size: int, corners: Tensor
     ) -> None:
         self.split, self.stored_size, self.image_size = split, stored_size, image_size
         # Arrays, because tensors would travel to the workers one file descriptor each.
         self.indices = [batch.numpy() for batch in batches]
         self.starts = np.cumsum([0, *map(len, self.indices)])
-        self.crops = None if crops is None else crops.numpy()
+        self.corners = corners.numpy()
 
     def __getitem__(self, k: int) -> Tensor | str:
         side, indices = self.image_size, self.indices[k]
         out = np.empty((len(indices), side, side, self.split.channels), np.uint8)
         for j, i in enumerate(indices):
             try:
-                pixels = resize_shorter(self.split.decode(int(i)), self.stored_size)
+                pixels = square(self.split.decode(int(i)), self.stored_size)
             except DataError as error:
                 return str(error)
-            at = None if self.crops is None else self.crops[self.starts[k] + j]
-            out[j] = crop(pixels, side, None if at is None else (float(at[0]), float(at[1])))
+            top, left = self.corners[self.starts[k] + j]
+            out[j] = pixels[top : top + side, left : left + side]
         return torch.from_numpy(out)
 
 

@@ -2,7 +2,8 @@
 
 A damaged image must not be met in the last epoch. The look also gives what is needed of each image later: a
 hash of its contents (for fingerprints and splits) and its channel statistics (for normalising), so that any
-split's mean needs no second pass. The result is kept, and taken again as long as no file has changed.
+split's mean needs no second pass. The result is kept, and taken again as long as no file has changed; only
+what the disk, the network or the memory did not let be read is looked at again each time.
 """
 
 import hashlib
@@ -14,12 +15,12 @@ import numpy.typing as npt
 
 from transnet.data.cache import cached
 from transnet.data.decode import RULES, Pixels, decode_image
-from transnet.data.errors import DataError
+from transnet.data.errors import DataError, ReadError
 from transnet.data.parallel import for_rows
 from transnet.data.stores import ArrayStore, EncodedStore, Store
 
 # mean and square: of each channel's values in 0..1 and of their squares, over the whole image; grey counts
-# thrice.
+# thrice. unread: bad by no fault of the image's, as far as is known.
 RECORD = np.dtype(
     [
         ("sha", np.uint8, (32,)),
@@ -27,6 +28,7 @@ RECORD = np.dtype(
         ("width", np.int32),
         ("grey", np.bool_),
         ("bad", np.bool_),
+        ("unread", np.bool_),
         ("mean", np.float64, (3,)),
         ("square", np.float64, (3,)),
     ]
@@ -44,12 +46,20 @@ def survey(store: Store, *, progress: bool) -> Survey:
     if isinstance(store, ArrayStore):
         return _survey_array(store.images)
     encoded: EncodedStore = store  # type: ignore[assignment]
-    key = hashlib.sha256(f"survey {RULES} {encoded.key}".encode()).hexdigest()
+    key = hashlib.sha256(f"survey 2 {RULES} {encoded.key}".encode()).hexdigest()
 
-    def fill(path: Path) -> None:
-        for_rows(_Look(encoded, path), len(encoded), title="checking images", progress=progress)
+    def look(path: Path, rows: npt.NDArray[np.int64]) -> None:
+        for_rows(_Look(encoded, path, rows), len(rows), title="checking images", progress=progress)
 
-    return cached(key, (len(encoded),), RECORD, fill)
+    def look_again(path: Path) -> None:
+        np.load(path, mmap_mode="r+")[:] = seen
+        look(path, unread)
+
+    seen = cached(key, (len(encoded),), RECORD, lambda path: look(path, np.arange(len(encoded))))
+    # A disk, a network or a memory that failed may do its work by now.
+    if len(unread := np.flatnonzero(seen["unread"])):
+        seen = cached(key, (len(encoded),), RECORD, look_again, anew=True)
+    return seen
 
 
 def statistics(seen: Survey, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -66,23 +76,25 @@ def statistics(seen: Survey, channels: int) -> tuple[tuple[float, ...], tuple[fl
 class _Look:
     """Travels to the workers, each of which writes its rows into the file."""
 
-    def __init__(self, store: EncodedStore, path: Path) -> None:
-        self.store, self.path = store, path
+    def __init__(self, store: EncodedStore, path: Path, rows: npt.NDArray[np.int64]) -> None:
+        self.store, self.path, self.rows = store, path, rows
 
     def __call__(self, start: int, stop: int) -> str | None:
         records = np.load(self.path, mmap_mode="r+")
-        for row in range(start, stop):
+        for row in map(int, self.rows[start:stop]):
             record = np.zeros((), RECORD)
             try:
                 encoded = self.store.encoded(row)
                 pixels = decode_image(encoded, check=True)
+                record["mean"], record["square"] = _moments(pixels)
+            except (ReadError, MemoryError):
+                record["bad"] = record["unread"] = True
             except DataError:
                 record["bad"] = True
             else:
                 record["sha"] = np.frombuffer(hashlib.sha256(encoded).digest(), np.uint8)
                 record["height"], record["width"] = pixels.shape[:2]
                 record["grey"] = pixels.shape[2] == 1
-                record["mean"], record["square"] = _moments(pixels)
             records[row] = record
         records.flush()
         return None

@@ -169,7 +169,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def data_name(data: str) -> str:
     """What data is called wherever it lies: its name, or the last part of its path."""
-    return Path(os.path.abspath(Path(data).expanduser())).name
+    return Path(os.path.abspath(os.path.expanduser(data))).name
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:

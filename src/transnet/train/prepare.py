@@ -2,13 +2,16 @@
 
 import copy
 import dataclasses
+import os
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from transnet import backbones, d4, recipes
-from transnet.data import DataSet, open_data
+from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View, seed_for
+from transnet.data.named import NAMED
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
 from transnet.train.description import of_run
@@ -30,6 +33,7 @@ class Prepared:
         data: str | None, quiet: bool,
     ) -> None:  # fmt: skip
         names = d4.parse(config.transforms)  # a mistake there is said before anything is read
+        _check_apart(config.out, data or config.data)
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
         # Not every node counts a restart.
@@ -101,7 +105,14 @@ class Prepared:
         if self.world.first:
             data = opened()
         self.world.barrier()
-        return data if self.world.first else opened()
+        if not self.world.first:
+            data = opened()
+        own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=self.device)
+        firsts = own.clone()
+        self.world.copy_from_first([firsts])
+        if self.world.any(not torch.equal(own, firsts), self.device):  # such as by a disk that failed for a moment
+            raise DataError(f"{self.place}: the processes do not all see the same images; start again")
+        return data
 
     def _network(self, name: str) -> TransNet:
         config, data = self.config, self.data
@@ -155,6 +166,14 @@ class Prepared:
 
     def _command(self, config: TrainConfig) -> str:
         return command(config, recipes.settings(config.recipe, config.data))
+
+
+def _check_apart(out: str, data: str) -> None:
+    """A run inside a folder of class folders would be one of them, without images, for whoever opens it next."""
+    folder = os.path.expanduser(data)
+    inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
+    if inside and data not in NAMED:
+        raise ConfigError(f"--out: {out} lies in the data, {data}; give a folder outside of it")
 
 
 def natural_pairs(names: tuple[str, ...]) -> list[str]:

@@ -133,7 +133,8 @@ class Prepared:
             net = net.to(memory_format=torch.channels_last)
         self._try(net.eval(), 2, f"--model: {name} does not work on {data.image_size}×{data.image_size} images")
         left = len(data.train) % config.batch_size
-        if 0 < left < 2 * self.world.size:  # batch norm may not train on one image
+        norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
+        if norms and 0 < left < 2 * self.world.size:  # some process would have a single image
             before = copy.deepcopy(dict(net.named_buffers()))
             self._try(net.train(), 1, f"--batch-size: {config.batch_size} leaves {left} to the last step; change it")
             for key, buffer in net.named_buffers():

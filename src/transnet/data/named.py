@@ -148,7 +148,7 @@ def _archive(url: str, md5: tuple[str, ...], words: dict[str, str], *, progress:
 
 def _imagenet200() -> Source:
     given = os.environ.get("TRANSNET_IMAGENET")
-    root = Path(given).expanduser() if given else data_folder() / "imagenet"
+    root = Path(os.path.expanduser(given)) if given else data_folder() / "imagenet"
     if not (root / "train").is_dir() or not (root / "val").is_dir():
         raise DataError(
             f"{root}: no ImageNet here, which is train/ and val/ with a folder for each class such as"

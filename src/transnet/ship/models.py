@@ -7,6 +7,7 @@ Nothing in these files is executed: they are JSON, safetensors and ONNX, never p
 believed, so that a file from a stranger ends in predictions or in an error.
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Mod
     text = str(source)
     if text.startswith("hf:"):
         return _open_folder(download(text), text, device)
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if path.is_dir():
         return _open_folder(path, text, device)
     if path.suffix in _PICKLES:

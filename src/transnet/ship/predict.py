@@ -160,7 +160,7 @@ def find_images(words: Iterable[str]) -> Iterator[str]:
     What does not exist stays too, for whoever reads it to report.
     """
     for word in words:
-        path = Path(word).expanduser()
+        path = Path(os.path.expanduser(word))
         if word == "-":
             yield word
         elif not path.exists() and glob.has_magic(word):

@@ -7,6 +7,7 @@ worker or its node dies, Ray gives the task to another, which goes on from the r
 """
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ class Cluster:
         """Hand the run to Ray."""
         config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
         data = run.data
-        if data not in NAMED and (here := Path(data).expanduser()).exists():  # Ray's processes stand in other folders
+        if (
+            data not in NAMED and (here := Path(os.path.expanduser(data))).exists()
+        ):  # Ray's processes stand in other folders
             data = str(here.absolute())
         self._waiting[self._task.remote(config, data)] = run.name
 

@@ -1,5 +1,6 @@
 """`transnet reproduce`: plan, carry out, measure, report."""
 
+import os
 from pathlib import Path
 
 from transnet import backbones
@@ -54,7 +55,7 @@ def _is_here(data: str) -> bool:
     """Whether data can be opened without a download."""
     if data in NAMED:
         return data == "digits" or (data_folder() / data).is_dir()
-    return Path(data).expanduser().exists()
+    return Path(os.path.expanduser(data)).exists()
 
 
 def _place(study: Study) -> Place:

@@ -1,5 +1,6 @@
 """Measure finished runs again, alone and as an ensemble."""
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def some_images(path: str, n: int) -> list[Pixels]:
 
 def _other_data(path: str, content: dict[str, Any], data: str) -> DataSet:
     """Data that a run was not trained on, or not all of it; its network must be able to take it."""
-    folder = Path(data).expanduser()
+    folder = Path(os.path.expanduser(data))
     train = dict(content["train"])
     if not folder.is_dir() or not find_shards(folder):
         train["label_column"] = None  # the other data has no columns

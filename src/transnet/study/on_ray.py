@@ -50,11 +50,9 @@ class Cluster:
     def start(self, run: PlannedRun) -> None:
         """Hand the run to Ray."""
         config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
-        data = run.data
-        if (
-            data not in NAMED and (here := Path(os.path.expanduser(data))).exists()
-        ):  # Ray's processes stand in other folders
-            data = str(here.absolute())
+        data = os.path.expanduser(run.data)
+        if run.data not in NAMED and os.path.exists(data):
+            data = os.path.abspath(data)  # Ray's processes stand in other folders
         self._waiting[self._task.remote(config, data)] = run.name
 
     def ended(self) -> list[tuple[str, str | None]]:

@@ -212,6 +212,12 @@ def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_pat
     assert not (tmp_path / "out").exists()  # so that the corrected command need not be told of it
 
 
+def test_a_study_inside_its_data_is_refused_and_nothing_made(tmp_path, capsys):
+    assert run(["reproduce", "invariance", "--data", str(tmp_path), "--out", str(tmp_path / "study")]) == 2
+    assert "lies in the data" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
 def test_the_demo_compares_base_with_transnet_at_equal_passes(tmp_path):
     figures = tmp_path / "demo.json"
     shown = transnet("demo", "--seeds", "1", "--epochs", "2", "--train-fraction", "0.1", "--json", figures, check=0)

@@ -2,10 +2,12 @@
 
 import fcntl
 import json
+import multiprocessing
 import os
 import re
 import shlex
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from data_files import encoded, noise
 from small_runs import Plain, command, images_file, plain, run, settings, stopped_run, weights
 from transnet import load
+from transnet.train import checkpoint
 from transnet.train.config import ConfigError
 from transnet.train.distributed import World
 from transnet.train.interrupt import Stopped
@@ -195,6 +198,28 @@ def measured_again(data: Path, out: Path) -> Any:
     return weights(out)
 
 
+def test_a_wish_to_stop_after_the_last_look_is_not_lost(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transnet.train.curves.Curves.close", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
+        run(data, tmp_path / "run", plain(), checkpoint_every=100)
+    monkeypatch.undo()
+    assert checkpoint.is_saved(tmp_path / "run" / "state", 15)
+
+
+def test_what_is_saved_is_not_put_at_risk_by_saving_it_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        monkeypatch.setattr(checkpoint, "save", lambda *_: pytest.fail("written again"))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("transnet.train.loop.result_of", stopped)
+    with pytest.raises(Stopped):
+        run(data, tmp_path / "run", plain(), checkpoint_every=1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_while_it_is_measured_a_run_is_saved(
     data: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -202,7 +227,13 @@ def test_stopped_while_it_is_measured_a_run_is_saved(
     def stopped(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), number)
 
+    def saved(*args: Any) -> None:
+        os.kill(os.getpid(), number)  # again: it is a person's, or a scheduler's that signals twice
+        save(*args)
+
+    save = checkpoint.save
     monkeypatch.setattr("transnet.train.loop.result_of", stopped)
+    monkeypatch.setattr(checkpoint, "save", saved)
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)
     monkeypatch.undo()
@@ -427,6 +458,50 @@ def test_two_processes_do_not_train_one_run(data: Path, tmp_path: Path, monkeypa
     assert epochs_written(tmp_path / "run") == [1, 2, 3]
 
 
+def waiting(out: Path, *words: Any) -> "tuple[subprocess.Popen[str], int]":
+    """A process that waits for the folder, which this one holds by the descriptor that is also returned."""
+    held = os.open(out, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    child = command("-m", "transnet", "train", *words, "--out", out, "--device", "cpu", "--no-tensorboard")
+    assert child.stderr is not None
+    assert "another process trains" in child.stderr.readline()
+    return child, held
+
+
+def test_a_process_that_waited_for_another_finds_the_run_finished(data: Path, tmp_path: Path) -> None:
+    words = (data, "--epochs", 2, "--model", "resnet8-small", "--transforms", "r0")
+    done = command("-m", "transnet", "train", *words, "--out", tmp_path / "run", "--device", "cpu", "--no-tensorboard")
+    assert done.wait() == 0
+    before = Run(tmp_path / "run").read_metrics()
+    (tmp_path / "run" / "result.json").rename(tmp_path / "result.json")
+    child, held = waiting(tmp_path / "run", *words, "--resume")
+    (tmp_path / "result.json").rename(tmp_path / "run" / "result.json")
+    os.close(held)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert "is finished; nothing to do" in said
+    assert Run(tmp_path / "run").read_metrics() == before
+
+
+def test_a_beginner_that_waited_for_another_finds_the_folder_taken(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    child, held = waiting(tmp_path / "run", data, "--epochs", 1, "--model", "resnet8-small")
+    (tmp_path / "run" / "config.json").write_text("another's")
+    os.close(held)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 2
+    assert "exists; add --resume to go on with it" in said
+    assert (tmp_path / "run" / "config.json").read_text() == "another's"
+
+
+def test_a_streamed_run_that_failed_can_be_resumed_while_its_error_is_kept(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped) as kept:
+        run(data, tmp_path / "run", plain(stop_at=7), storage="stream", workers=2)
+    run(data, tmp_path / "run", plain(), storage="stream", workers=2, resume=True)
+    assert kept.value
+    assert not multiprocessing.active_children()
+
+
 def test_stray_commas_among_the_transforms_do_no_harm(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "run", epochs=1, transforms="r0,, r1,")
     assert load(tmp_path / "run").transforms == ("r0", "r1")
@@ -463,13 +538,18 @@ def test_trying_the_last_batch_leaves_the_statistics_alone(data: Path, tmp_path:
     assert trainer.net.backbone[2].num_batches_tracked == 0
 
 
-def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers_too", [False, True], ids=["group", "every process"])
+def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_path: Path, workers_too: bool) -> None:
     words = ("train", data, "--out", tmp_path / "run", "--epochs", 400, "--model", "resnet8-small", "--batch-size", 16)
     more = ("--storage", "stream", "--workers", 2, "--device", "cpu", "--no-tensorboard", "--transforms", "r0")
     child = command("-m", "transnet", *words, *more, start_new_session=True)
     while len(Run(tmp_path / "run").read_metrics()) < 2:
         assert child.poll() is None
         time.sleep(0.02)
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    if workers_too:
+        for worker in children:
+            os.kill(int(worker), signal.SIGTERM)
     os.killpg(child.pid, signal.SIGTERM)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 1

@@ -225,7 +225,8 @@ def test_listening_everywhere_it_answers_to_addresses_and_its_own_name_only():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
     try:
-        for name in ("127.0.0.1", "192.168.1.20", "[fe80::1]", "localhost", socket.gethostname()):
+        own = socket.gethostname()
+        for name in ("127.0.0.1", "192.168.1.20", "[fe80::1]", "localhost", "LocalHost", own, own.upper()):
             assert ask(server, Host=f"{name}:{port}")[0].status == 200
         for host in (f"evil.example:{port}", "127.0.0.1:1", "127.0.0.1", f"127.0.0.1.evil.example:{port}"):
             assert ask(server, Host=host)[0].status == 403

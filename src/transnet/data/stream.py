@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ from transnet.data.decode import square
 from transnet.data.errors import DataError
 from transnet.data.split import Split
 
+_GRACE = 20  # seconds that a worker goes on for after SIGTERM
+
 
 def stream(
     split: Split,
@@ -25,7 +27,7 @@ def stream(
     crops: Tensor | None,
     workers: int,
     pin: bool,
-) -> Iterator[Tensor]:
+) -> Generator[Tensor]:
     """Decode batches on worker processes ahead of their use, where ``Split.resident`` is too large.
 
     The same arguments give the same pixels whatever the number of workers: chance comes in as ``crops``. They are
@@ -60,7 +62,7 @@ def stream(
     return _stream(_Batches(split, batches, stored_size, image_size, corners), workers, pin)
 
 
-def _stream(batches: "_Batches", workers: int, pin: bool) -> Iterator[Tensor]:
+def _stream(batches: "_Batches", workers: int, pin: bool) -> Generator[Tensor]:
     loader: DataLoader[Any] = DataLoader(
         batches,
         batch_size=None,
@@ -122,9 +124,8 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
 
 
 def _stand_apart(_worker: int) -> None:
-    """Leave the group of processes that a scheduler or Ctrl-C signals: the one that trains saves, and ends this one."""
+    """Stay out of Ctrl-C and a scheduler's signal to all: the process that trains saves first, and ends this one."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # and with it forget the one that came before
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE) and None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

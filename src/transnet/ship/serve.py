@@ -95,10 +95,15 @@ class PageServer(ThreadingHTTPServer):
             port_is_wrong = isinstance(error, OverflowError) or error.errno == errno.EADDRINUSE
             hint = "; --port 0 takes any free one" if port_is_wrong else ""
             raise ConfigError(f"--host {host} --port {port}: {error}{hint}") from None
-        self.everywhere = _address(host) in (ipaddress.IPv4Address(0), ipaddress.IPv6Address(0))
-        name = f"[{host}]" if ":" in host else host
-        self.names = {name, "localhost", "127.0.0.1", "[::1]"} if _is_loopback(host) else {name}
-        self.url = f"http://{socket.gethostname() if self.everywhere else name}:{self.server_address[1]}/"
+        self.everywhere = str(self.server_address[0]) in ("0.0.0.0", "::")
+        name = f"[{host}]" if ":" in host else host.lower()
+        self.names = {name}
+        if self.everywhere:
+            name = socket.gethostname().lower()
+            self.names = {name, socket.getfqdn().lower(), "localhost"}
+        elif _is_loopback(name):
+            self.names |= {"localhost", "127.0.0.1", "[::1]"}
+        self.url = f"http://{name}:{self.server_address[1]}/"
 
     def answers_to(self, host: str) -> bool:
         """Whether a request's Host is this server's.
@@ -106,11 +111,12 @@ class PageServer(ThreadingHTTPServer):
         One that listens at every address of the machine answers to any of them and to the machine's name. Other names
         may be somebody else's, who has them point here to read the answers in a visitor's browser.
         """
-        name, _, port = host.rpartition(":")
+        name, _, port = host.lower().rpartition(":")
+        if not port.isdecimal():
+            name, port = host.lower(), "80"
         if port != str(self.server_address[1]):
             return False
-        own = (socket.gethostname(), socket.getfqdn(), "localhost")
-        return name in self.names or (self.everywhere and (_address(name.strip("[]")) is not None or name in own))
+        return name in self.names or (self.everywhere and _address(name.strip("[]")) is not None)
 
 
 def look(model: Model, encoded: bytes) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from transnet.study.report import write_report
 from transnet.train.device import find_device
 from transnet.train.distributed import World
 from transnet.train.evaluation import own_data
+from transnet.train.prepare import check_apart
 from transnet.train.run import Run
 
 
@@ -25,6 +26,7 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
     """
     runs = plan(study)
     _check_data(study, runs)
+    check_apart(study.out, study.data)
     if study.on == "here":  # what every run would stop at is said once
         find_device(study.device, World())
         if study.model:

@@ -86,6 +86,12 @@ def load(folder: Path) -> Checkpoint | None:
     return None
 
 
+def is_saved(folder: Path, step: int) -> bool:
+    """Whether the newest whole checkpoint is that of ``step``."""
+    newest = _newest_good(folder)
+    return newest is not None and int(Path(newest).name) == step
+
+
 def last_good(folder: Path) -> str:
     """The newest whole checkpoint in words, for messages."""
     return _newest_good(folder) or "none"

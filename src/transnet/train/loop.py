@@ -9,7 +9,8 @@ steps done, and a resumed run ends as the uninterrupted one would have.
 
 import math
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from typing import Any
 
 import torch
@@ -84,26 +85,7 @@ class Trainer(Prepared):
         trained, passes, seconds = self._epochs(first)
         if trained is not None:
             raise trained
-        say("measuring on the test and training set", shown=self.speaks)
-        measured = self._measured()
-        result = {
-            **measured,
-            "cost": {
-                "train_passes": passes,
-                "predict_passes": len(self.net.transforms),
-                "parameters": sum(p.numel() for p in self.net.parameters()),
-                "images_per_second": len(self.data.train) * self.config.epochs / seconds,
-            },
-            "seconds": time.perf_counter() - started,
-            "train_seconds": seconds,
-            "compile_seconds": prepared,
-            "versions": versions(),
-            "device": device_name(self.device),
-            "processes": self.world.size,
-            "command": self._command(from_dict(self.content["train"])),
-            "commit": commit(),
-            "config": self.content,
-        }
+        result = self._result(started, prepared, passes, seconds)
         if self.world.first:
             result = self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
         self.world.barrier()
@@ -162,6 +144,8 @@ class Trainer(Prepared):
                 else:  # by the first process's clock, or some would save and others not
                     late = time.perf_counter() - saved_at >= 50 * cost
                     due = self.world.any(self.world.first and late, self.device)
+                if epoch + 1 == config.epochs and self.world.size > 1:
+                    due = True  # while they measure, processes that are stopped one by one cannot save together
                 if asked or due:  # after the last epoch too: to measure may take long
                     before = time.perf_counter()
                     self._save(done)
@@ -169,8 +153,11 @@ class Trainer(Prepared):
                     cost = saved_at - before
                 if asked:
                     return Stopped(self._how_to_go_on(epoch + 1, 0)), done, seconds
-        self._check_weights(done)
-        curves.close()
+            self._check_weights(done)
+            curves.close()
+            if self.world.any(interrupt.asked, self.device):  # since the last look
+                self._save(done)
+                return Stopped(self._how_to_go_on(config.epochs, 0)), done, seconds
         return None, len(self.data.train) * m * config.epochs, seconds
 
     def run_epoch(
@@ -190,6 +177,17 @@ class Trainer(Prepared):
                 crops=None if padded else torch.cat([drawn.crop[part] for part in parts]).double(),
                 workers=config.workers, pin=self.device.type == "cuda",
             )  # fmt: skip
+        with closing(batches) if batches else nullcontext():
+            stopped = self._steps(epoch, first, batches, bar, interrupt)
+        if not stopped and self.step.capture and epoch + 1 < config.epochs:  # while the device is still busy
+            self._ahead = epoch + 1, self._plan(epoch + 1)
+        return stopped
+
+    def _steps(
+        self, epoch: int, first: int, batches: Iterator[Tensor] | None, bar: RunProgress | None,
+        interrupt: Interrupt | None,
+    ) -> int | None:  # fmt: skip
+        config, feed = self.config, self.feed
         for k in range(first, feed.steps):
             if batches is not None:
                 assert feed.pixels is not None
@@ -205,8 +203,6 @@ class Trainer(Prepared):
                 bool(interrupt and interrupt.asked), self.device
             ):
                 return k + 1
-        if self.step.capture and epoch + 1 < config.epochs:  # while the device is still busy with the steps
-            self._ahead = epoch + 1, self._plan(epoch + 1)
         return None
 
     def _plan(self, epoch: int) -> Plan:
@@ -315,23 +311,43 @@ class Trainer(Prepared):
         stood = f"{epoch} of {self.config.epochs} epochs{more}"
         return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
 
-    def _measured(self) -> dict[str, Any]:
-        """What `_measure` finds; stopped meanwhile, the run is saved as it is after its last epoch."""
+    def _result(self, started: float, prepared: float, passes: int, seconds: float) -> dict[str, Any]:
+        """What ``result.json`` holds; stopped meanwhile, the run is saved as it is after its last epoch."""
         try:
             with Interrupt(at_once=True):
-                found = self._measure()
+                return self._described(started, prepared, passes, seconds)
         except KeyboardInterrupt:
-            if self.world.size > 1:  # the others may not have been stopped
-                raise
-            with Interrupt():  # nor is the saving cut off
-                self._save(self.config.epochs * self.feed.steps)
+            done = self.config.epochs * self.feed.steps
+            with Interrupt():  # or a second signal would cut the saving off
+                if self.world.size == 1 and not checkpoint.is_saved(self.run.state, done):
+                    self._save(done)
             raise Stopped(self._how_to_go_on(self.config.epochs, 0)) from None
-        if not math.isfinite(found["test"]["full"]["loss"]):
+
+    def _described(self, started: float, prepared: float, passes: int, seconds: float) -> dict[str, Any]:
+        say("measuring on the test and training set", shown=self.speaks)
+        measured = self._measure()
+        if not math.isfinite(loss := measured["test"]["full"]["loss"]):
             raise TrainingError(
-                f"the loss on the test set is {found['test']['full']['loss']}, though it was finite in training; "
-                f"{self._what_to_try()}"
+                f"the loss on the test set is {loss}, though it was finite in training; {self._what_to_try()}"
             )
-        return found
+        return {
+            **measured,
+            "cost": {
+                "train_passes": passes,
+                "predict_passes": len(self.net.transforms),
+                "parameters": sum(p.numel() for p in self.net.parameters()),
+                "images_per_second": len(self.data.train) * self.config.epochs / seconds,
+            },
+            "seconds": time.perf_counter() - started,
+            "train_seconds": seconds,
+            "compile_seconds": prepared,
+            "versions": versions(),
+            "device": device_name(self.device),
+            "processes": self.world.size,
+            "command": self._command(from_dict(self.content["train"])),
+            "commit": commit(),
+            "config": self.content,
+        }
 
     def _measure(self) -> dict[str, Any]:
         """In float32, whatever the run trained in."""

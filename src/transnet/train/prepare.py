@@ -33,7 +33,7 @@ class Prepared:
         data: str | None, quiet: bool,
     ) -> None:  # fmt: skip
         names = d4.parse(config.transforms)  # a mistake there is said before anything is read
-        _check_apart(config.out, data or config.data)
+        check_apart(config.out, data or config.data)
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
         # Not every node counts a restart.
@@ -138,7 +138,8 @@ class Prepared:
             before = copy.deepcopy(dict(net.named_buffers()))
             self._try(net.train(), 1, f"--batch-size: {config.batch_size} leaves {left} to the last step; change it")
             for key, buffer in net.named_buffers():
-                buffer.copy_(before[key])
+                if key in before:
+                    buffer.copy_(before[key])
         return net.train()
 
     def _try(self, net: TransNet, n: int, complaint: str) -> None:
@@ -169,7 +170,7 @@ class Prepared:
         return command(config, recipes.settings(config.recipe, config.data))
 
 
-def _check_apart(out: str, data: str) -> None:
+def check_apart(out: str, data: str) -> None:
     """A run inside a folder of class folders would be one of them, without images, for whoever opens it next."""
     folder = os.path.expanduser(data)
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))

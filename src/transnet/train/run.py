@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,6 +72,16 @@ class Run:
         Raises:
             ConfigError: where it exists without ``resume``, or was begun with other settings.
         """
+        self._check_free(content, resume=resume)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._hold()
+            self._check_free(content, resume=resume)  # another process may have begun one meanwhile
+            checkpoint.write_atomically(self.config, json.dumps(content, indent=1).encode())
+        except OSError as error:
+            raise ConfigError(f"--out: {self.path} cannot be written ({error})") from error
+
+    def _check_free(self, content: dict[str, Any], *, resume: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out: {self.path} is a file; give a folder")
         # A process that was killed while it wrote its first file leaves that one only.
@@ -81,12 +92,6 @@ class Run:
                 raise ConfigError(f"--out: {self.path} holds no run; give another folder")
             if self.config.exists():
                 self.check_same(self.read_config(), content)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._hold()
-            checkpoint.write_atomically(self.config, json.dumps(content, indent=1).encode())
-        except OSError as error:
-            raise ConfigError(f"--out: {self.path} cannot be written ({error})") from error
 
     def _hold(self) -> None:
         """Keep other processes of this machine out of the folder until `release`, or the end of this one."""
@@ -112,6 +117,10 @@ class Run:
     def release(self) -> None:
         """Let other processes train in the folder."""
         if self._held is not None:
+            import fcntl
+
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._held, fcntl.LOCK_UN)  # closing alone would not: children have it open as well
             os.close(self._held)
             self._held = None
 

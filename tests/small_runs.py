@@ -1,6 +1,7 @@
 """Runs small enough to be trained many times in a test: a few hundred 8×8 images, a few thousand weights."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -49,6 +50,10 @@ def run(data: Path | str, out: Path, model: nn.Module | None = None, **changes: 
 def weights(out: Path) -> str:
     """A hash of a finished run's weights."""
     return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+
+
+def epochs_written(out: Path) -> list[int]:
+    return [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 class Plain(nn.Module):

@@ -127,5 +127,9 @@ def _stand_apart(_worker: int) -> None:
     """Stay out of Ctrl-C and a scheduler's signal to all: the process that trains saves first, and ends this one."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()
-        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE) and None)
+        signal.signal(signal.SIGTERM, _end_later)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _end_later(*_: Any) -> None:
+    signal.alarm(_GRACE)

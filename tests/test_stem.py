@@ -4,80 +4,23 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._inductor import config as inductor
-from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch import Tensor, nn
 
+from graphs import Graphs, images, run
 from transnet import TransNet, backbones
-from transnet.train.stem import StemAsColumns, columns, kernel_of_columns
+from transnet.train.rewrite import Rewrite
+from transnet.train.stem import columns, kernel_of_columns
 from transnet.train.step import compiler_options
 
 ATEN = torch.ops.aten
 
 
-class Graphs:
-    """Compiles as the real backend does up to the split of the graph, and runs what comes out op by op."""
-
-    def __init__(self, rewrite: StemAsColumns | None) -> None:
-        self.rewrite = rewrite
-        self.parts: list[fx.Graph] = []
-
-    def __call__(self, module: fx.GraphModule, inputs: Any) -> Any:
-        def split(joint: fx.GraphModule, *args: Any, **options: Any) -> Any:
-            with inductor.patch(joint_custom_post_pass=self.rewrite, fallback_random=True):
-                joint_graph_passes(joint)
-            options.pop("compiler", None)
-            parts = min_cut_rematerialization_partition(joint, *args, compiler="inductor", **options)
-            self.parts = [part.graph for part in parts]
-            return parts
-
-        return aot_autograd(
-            fw_compiler=lambda graph, _: make_boxed_func(graph),
-            partition_fn=split,
-            decompositions=select_decomp_table(),
-        )(module, inputs)
-
-    def calls(self, target: Any) -> list[fx.Node]:
-        return [node for graph in self.parts for node in graph.find_nodes(op="call_function", target=target)]
-
-    def stems(self) -> list[list[int]]:
-        """The kernels that convolutions, forward or backward, apply to three channels."""
-        calls = self.calls(ATEN.convolution.default), self.calls(ATEN.convolution_backward.default)
-        weights = [node.args[1] for node in calls[0]] + [node.args[2] for node in calls[1]]
-        shapes = [list(weight.meta["val"].shape) for weight in weights]  # type: ignore[union-attr]
-        return [shape for shape in shapes if shape[1] == 3]
-
-
-def run(model: nn.Module, x: Tensor, graphs: Graphs, *, mixed: bool = False) -> dict[str, Tensor]:
-    """Loss, gradients and buffers after one step; the model is as before afterwards."""
-    torch._dynamo.reset()
-    model.zero_grad()
-    before = {name: value.clone() for name, value in model.named_buffers()}
-
-    def loss(x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
-            out = model(x)
-        return nn.functional.cross_entropy(
-            (out.float() if mixed else out).flatten(0, -2), torch.arange(out[..., 0].numel()) % 10
-        )
-
-    value = torch.compile(loss, backend=graphs, dynamic=False)(x)
-    value.backward()
-    found = {"loss": value.detach()}
-    found |= {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    found |= {name: buffer.clone() for name, buffer in model.named_buffers()}
-    for name, buffer in model.named_buffers():
-        buffer.copy_(before[name])
-    return found
-
-
-def images(n: int = 16, side: int = 16) -> Tensor:
-    random = torch.Generator().manual_seed(1)
-    return torch.randn(n, 3, side, side, generator=random).to(memory_format=torch.channels_last)
+def stems(graphs: Graphs) -> list[list[int]]:
+    """The kernels that convolutions, forward or backward, apply to three channels."""
+    calls = graphs.calls(ATEN.convolution.default), graphs.calls(ATEN.convolution_backward.default)
+    weights = [node.args[1] for node in calls[0]] + [node.args[2] for node in calls[1]]
+    shapes = [list(weight.meta["val"].shape) for weight in weights]  # type: ignore[union-attr]
+    return [shape for shape in shapes if shape[1] == 3]
 
 
 def wide_resnet8() -> nn.Module:
@@ -93,7 +36,7 @@ def wide_resnet8() -> nn.Module:
 @pytest.mark.parametrize("bn", ["joint", "separate"])
 def test_loss_gradients_and_running_statistics_stay(bn: Any) -> None:
     net = TransNet(wide_resnet8(), ("r0", "r1"), bn=bn).double().train()
-    plain, rewritten = Graphs(None), Graphs(StemAsColumns())
+    plain, rewritten = Graphs(None), Graphs(Rewrite())
     expected = run(net, images().double(), plain)
     found = run(net, images().double(), rewritten)
     assert found.keys() == expected.keys()
@@ -102,18 +45,18 @@ def test_loss_gradients_and_running_statistics_stay(bn: Any) -> None:
             found[name], value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
         )
     assert rewritten.rewrite is not None
-    assert rewritten.rewrite.rewritten == 1
-    assert len(plain.stems()) == 2
-    assert not rewritten.stems()
+    assert rewritten.rewrite.stems == 1
+    assert len(stems(plain)) == 2
+    assert not stems(rewritten)
 
 
 def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph() -> None:
     net = TransNet(wide_resnet8(), ("r0", "r1")).train()
     truth = run(net, images(), Graphs(None))
     plain = run(net, images(), Graphs(None), mixed=True)
-    graphs = Graphs(StemAsColumns())
+    graphs = Graphs(Rewrite())
     found = run(net, images(), graphs, mixed=True)
-    assert not graphs.stems()
+    assert not stems(graphs)
 
     def error(values: dict[str, Tensor]) -> Tensor:
         far = [(values[name] - value).float().norm() / value.float().norm() for name, value in truth.items()]
@@ -137,9 +80,9 @@ def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph() -> N
 def test_other_first_convolutions_are_left_alone(stem: nn.Conv2d) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(stem, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(stem.out_channels, 10))
-    rewrite = StemAsColumns()
+    rewrite = Rewrite()
     run(model, images(), Graphs(rewrite))
-    assert rewrite.rewritten == 0
+    assert rewrite.stems == 0
 
 
 def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
@@ -148,9 +91,9 @@ def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
     model = nn.Sequential(
         before, nn.Conv2d(3, 64, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
     )
-    rewrite = StemAsColumns()
+    rewrite = Rewrite()
     found = run(model, images(), Graphs(rewrite))
-    assert rewrite.rewritten == 0
+    assert rewrite.stems == 0
     assert found["0.weight"].abs().max() > 0
 
 
@@ -173,7 +116,7 @@ def test_a_kernel_used_twice_gets_both_gradients(other: dict[str, int]) -> None:
     torch.manual_seed(0)
     model = Twice(**other).double()
     expected = run(model, images().double(), Graphs(None))
-    for name, value in run(model, images().double(), Graphs(StemAsColumns())).items():
+    for name, value in run(model, images().double(), Graphs(Rewrite())).items():
         assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
 
 
@@ -186,7 +129,7 @@ def test_a_gradient_inside_the_loss_is_possible() -> None:
     torch.manual_seed(0)
     model = Sharp().double()
     expected = run(model, images().double(), Graphs(None))
-    for name, value in run(model, images().double(), Graphs(StemAsColumns())).items():
+    for name, value in run(model, images().double(), Graphs(Rewrite())).items():
         assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
 
 
@@ -203,17 +146,17 @@ class Part(nn.Module):
 
 @pytest.mark.parametrize(("padding", "stems"), [(0, 0), (1, 1)])
 def test_columns_are_not_read_beside_a_part_of_a_tensor(padding: int, stems: int) -> None:
-    graphs = Graphs(StemAsColumns())
+    graphs = Graphs(Rewrite())
     run(Part(padding), images(), graphs)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.rewritten == stems
+    assert graphs.rewrite.stems == stems
 
 
 def test_images_with_their_channels_first_are_left_alone() -> None:
-    graphs = Graphs(StemAsColumns())
+    graphs = Graphs(Rewrite())
     run(Part(1), images().contiguous(), graphs)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.rewritten == 0
+    assert graphs.rewrite.stems == 0
 
 
 def test_columns_make_a_convolution_a_product() -> None:
@@ -228,7 +171,7 @@ def test_columns_make_a_convolution_a_product() -> None:
 
 
 def test_its_mark_for_the_compilers_cache_is_of_its_source() -> None:
-    assert StemAsColumns().uuid() == StemAsColumns().uuid()
+    assert Rewrite().uuid() == Rewrite().uuid()
 
 
 def compiled_and_eager(model: nn.Module, device: torch.device, options: dict[str, Any]) -> tuple[list[Tensor], ...]:
@@ -252,11 +195,11 @@ NAMES = ["part", "padded part", "twice"]
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "rewritten"), MODELS, ids=NAMES)
 def test_compiled_gradients_are_the_eager_ones(model: nn.Module, rewritten: int) -> None:
-    rewrite = StemAsColumns()
+    rewrite = Rewrite()
     found, expected = compiled_and_eager(
         model, torch.device("cpu"), {"joint_custom_post_pass": rewrite, "force_disable_caches": True}
     )
-    assert rewrite.rewritten == rewritten
+    assert rewrite.stems == rewritten
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 

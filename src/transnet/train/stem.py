@@ -4,42 +4,18 @@ Images have three channels, and cuDNN's kernels want eight or more: it pads the 
 Here the neighbourhoods are laid out as columns first, 3 · 3 · 3 = 27 values of which each is used, and the convolution
 becomes one of 1×1. Only where the images themselves need no gradient, and where the columns are no larger than what
 the convolution writes.
-
-It acts on the joint graph of forward and backward pass, before that is split.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch._inductor.decomposition import select_decomp_table
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import CheckpointPolicy
+
+from transnet.train.splice import calls_of, replace_items, spliced
 
 _aten = torch.ops.aten
 _LANES = 8  # values of 16 bits in the 16 bytes a GPU reads at once: the columns' length is rounded up to it
-
-
-class StemAsColumns(CustomGraphPass):
-    """For `torch.compile(…, options={"joint_custom_post_pass": StemAsColumns()})`.
-
-    Attributes:
-        rewritten: how many convolutions of the last graph.
-    """
-
-    rewritten = 0
-
-    def __call__(self, graph: fx.Graph) -> None:
-        """Rewrite a joint graph in place."""
-        self.rewritten = sum(map(_rewrite, _calls(graph, _aten.convolution.default)))
-        graph.eliminate_dead_code()
-        graph.lint()
-
-    def uuid(self) -> Any:
-        """The compiler's cache keeps graphs made by other versions of this file apart."""
-        return get_hash_for_files((__file__,))
 
 
 def columns(x: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
@@ -76,8 +52,8 @@ def _whole_lanes(x: Tensor) -> Tensor:
     return _aten.constant_pad_nd(x, [0, -x.shape[-1] % _LANES])
 
 
-def _rewrite(node: fx.Node) -> bool:
-    """Rewrite one convolution, forward and backward."""
+def as_columns(node: fx.Node) -> bool:
+    """Rewrite one convolution of a joint graph, forward and backward; whether that was possible."""
     args: Any = node.args
     x, weight, bias, stride, padding, dilation, transposed, _, groups = args
     shape, before = list(weight.meta["val"].shape), x.meta["val"]
@@ -92,7 +68,7 @@ def _rewrite(node: fx.Node) -> bool:
         return False
     calls = [
         call
-        for call in _calls(node.graph, _aten.convolution_backward.default)
+        for call in calls_of(node.graph, _aten.convolution_backward.default)
         if call.args[1:3] == (x, weight) and call.args[4:10] == args[3:]
     ]
     if any(call.args[-1] != [False, True, False] for call in calls):
@@ -103,7 +79,7 @@ def _rewrite(node: fx.Node) -> bool:
         laid, flat = columns(x, shape[2:], stride, padding), kernel_of_columns(weight)
         return laid, flat, _aten.convolution(laid, flat, None, *rest)
 
-    laid, flat, out = _spliced(node, forward, x, weight)
+    laid, flat, out = spliced(node, forward, x, weight)
     laid.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # to lay them out again would be to write them again
     node.replace_all_uses_with(out)
 
@@ -112,34 +88,6 @@ def _rewrite(node: fx.Node) -> bool:
         return (kernel_from_columns(result, shape),)
 
     for call in calls:
-        found = _spliced(call, gradient, call.args[0], laid, flat)[0]
-        for item in list(call.users):  # of the tuple (images, kernel, bias); only the kernel's is asked for
-            if item.args[1] == 1:
-                item.replace_all_uses_with(found)
-            node.graph.erase_node(item)
-        node.graph.erase_node(call)
+        # Of the tuple (images, kernel, bias) only the kernel's is asked for.
+        replace_items(call, {1: spliced(call, gradient, call.args[0], laid, flat)[0]})
     return True
-
-
-def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:
-    return list(graph.find_nodes(op="call_function", target=target))
-
-
-def _spliced(at: fx.Node, function: Callable[..., Any], *args: Any) -> list[fx.Node]:
-    """Put ``function``'s graph before ``at``, on ``args``; its results' nodes."""
-    values = [arg.meta["val"] for arg in args]
-    with values[0].fake_mode:
-        traced = make_fx(function, decomposition_table=select_decomp_table())(*values)
-    made: dict[fx.Node, Any] = dict(zip(traced.graph.find_nodes(op="placeholder"), args, strict=True))
-    with at.graph.inserting_before(at):
-        for node in traced.graph.nodes:
-            if node.op == "output":
-                return [made[result] for result in node.args[0]]
-            if node not in made:
-                made[node] = at.graph.node_copy(node, made.__getitem__)
-                # Which pass it belongs to and where it came from are the replaced node's.
-                made[node].meta = {
-                    **at.meta,
-                    **{key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta},
-                }
-    raise AssertionError("a graph without an output")

@@ -26,13 +26,13 @@ def compiler_options(device: torch.device) -> dict[str, Any]:
     """For `torch.compile`: what makes the step faster on a GPU than the defaults do."""
     if device.type != "cuda":
         return {}
-    from transnet.train.stem import StemAsColumns  # and with it the compiler, which takes seconds to import
+    from transnet.train.rewrite import Rewrite  # and with it the compiler, which takes seconds to import
 
     return {
         "max_autotune_pointwise": True,  # more tilings of the batch-norm kernels to choose from
         "combo_kernels": True,  # the many small ones, such as the casts of the weights, together
         "triton.enable_pdl": True,  # a kernel is set up while the one before it ends
-        "joint_custom_post_pass": StemAsColumns(),
+        "joint_custom_post_pass": Rewrite(),
     }
 
 

@@ -1,0 +1,141 @@
+"""Do several runs that share one GPU get more done in the same time than one after the other?
+
+    python benchmarks/shared_gpu.py DATA --out results/shared_gpu.json
+    python benchmarks/shared_gpu.py digits --device cpu --quick --out shared.json          # to try the script
+
+Up to three training runs of two heads, each a process of its own, at batch 512 and 64: image passes a second of all
+together, where one, two or three of them run. In turns within each round; medians over the rounds. Then once more
+under NVIDIA's Multi-Process Service, where the machine has it: without it the GPU gives each process slices of time,
+with it kernels of several processes run side by side. The service is started for this script alone, in a folder of
+its own, and ended with it.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from environment import environment
+from transnet.train.config import configured
+from transnet.train.device import determinism, find_device
+from transnet.train.distributed import World
+from transnet.train.loop import Trainer
+
+MPS = "nvidia-cuda-mps-control"
+
+
+def work(args, batch, pipe):
+    """A run that trains for as long as it is told, again and again."""
+    small = {"model": "resnet8-small"} if args.quick else {}
+    config = configured(
+        args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False, device=args.device,
+        transforms="r0,r1", batch_size=batch, **small,
+    )  # fmt: skip
+    device = find_device(config.device, World())
+    with determinism(False, cuda=device.type == "cuda"):
+        trainer = Trainer(config, World(), device, None, data=None, quiet=True)
+        trainer.prepare()
+        trainer.step.prepare()
+        trainer.run_epoch(0)
+        pipe.send("ready")
+        for seconds in iter(pipe.recv, None):
+            pipe.send(passes_per_second(trainer, seconds))
+
+
+def passes_per_second(trainer, seconds, at_once=5):
+    """Full steps only, looking at the clock every few of them."""
+    feed, done = trainer.feed, 0
+    start = time.perf_counter()
+    while True:
+        trainer.step.start(trainer._plan(0), 0, 0)
+        for k in range(feed.steps - 1):
+            trainer.step(k, k)
+            done += 1
+            if done % at_once == 0:
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                if (passed := time.perf_counter() - start) >= seconds:
+                    return done * feed.size(0) * 2 / passed
+
+
+def measured(args, batch):
+    """Rounds of passes a second, for each number of runs at once."""
+    context = multiprocessing.get_context("spawn")
+    runs = []
+    for _ in range(args.runs):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(args, batch, theirs), daemon=True)
+        process.start()
+        runs.append((process, ours))
+    for _, pipe in runs:
+        assert pipe.recv() == "ready"
+    rounds = {n: [] for n in range(1, args.runs + 1)}
+    for _ in range(args.rounds):
+        for n, found in rounds.items():
+            for _, pipe in runs[:n]:
+                pipe.send(args.seconds)
+            found.append(sum(pipe.recv() for _, pipe in runs[:n]))
+    for process, pipe in runs:
+        pipe.send(None)
+        process.join()
+    return rounds
+
+
+@contextlib.contextmanager
+def service():
+    """NVIDIA's Multi-Process Service for the processes started within."""
+    folder = tempfile.mkdtemp()
+    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+    subprocess.run([MPS, "-d"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([MPS], input="quit\n", text=True, check=False)
+        del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--runs", type=int, default=3, help="at most this many at once")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--quick", action="store_true", help="a small network for a moment, to try the script")
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.seconds = 2, 0.2
+    ways = {"slices of time": contextlib.nullcontext}
+    if args.device != "cpu" and shutil.which(MPS):
+        ways["service"] = service
+    rows = []
+    for way, context in ways.items():
+        with context():
+            for batch in (512, 64):
+                rounds = measured(args, batch)
+                alone = statistics.median(rounds[1])
+                for n, found in rounds.items():
+                    rate = statistics.median(found)
+                    row = {"by": way, "batch": batch, "runs": n, "passes_per_second": rate, "ratio": rate / alone}
+                    rows.append(row | {"rounds": found})
+                    print(
+                        f"{way:<15} batch {batch:<4} {n} at once: {rate:>9,.0f} passes/s, {rate / alone:.2f}",
+                        flush=True,
+                    )
+                with open(args.out, "w") as file:
+                    where = environment("cuda" if args.device != "cpu" else "cpu")
+                    json.dump({"data": Path(args.data).name, "m": 2, "rows": rows} | where, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

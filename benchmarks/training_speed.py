@@ -253,12 +253,12 @@ def main():
     parser.add_argument("data")
     parser.add_argument("--out", required=True)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--parts", default="speed,naive,growth,large")
+    parser.add_argument("--parts", default="speed,naive,heads,shares,large")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to try the script")
     parser.add_argument("--warm", action="store_true", help="compile everything first, in parallel")
     args = parser.parse_args()
     bench, parts = Bench(args), rows(args)
-    order = {"speed": ["speed"], "naive": [], "growth": ["heads", "data_shares"], "large": ["large"]}
+    order = {"speed": ["speed"], "naive": [], "heads": ["heads"], "shares": ["data_shares"], "large": ["large"]}
     asked = args.parts.split(",")
     if args.warm:
         wanted = [row for part in asked for name in order[part] for row in parts[name]]

@@ -106,9 +106,9 @@ def costs():
 
 
 def speed():
-    """How fast training is; of the parts of the benchmark those that were measured."""
-    found = read("training_speed.json")
-    if not found:
+    """How fast training is, and how its time grows with the heads and the data."""
+    found, growth = read("training_speed.json"), read("training_growth.json")
+    if not found or not growth:
         return "Not measured yet: `python benchmarks/training_speed.py`."
 
     def cells(row):
@@ -117,24 +117,32 @@ def speed():
                 f"{row['passes_per_second']:,.0f}", f"{bare:,.0f}" if bare else "", f"{100 * row['overhead']:.1f} %"
                 if bare else ""]  # fmt: skip
 
-    names = [name for name in ("speed", "heads", "data_shares", "large") if name in found]
-    rows = dict.fromkeys(tuple(cells(row)) for name in names for row in found[name])
-    head = ["model", "heads", "batch", "images", "seconds an epoch", "passes a second", "bare step's", "overhead"]
-    made = made_with(found["device"], found["versions"]["torch"], found["commit"])
-    text = (
+    def measured(*parts):
+        rows = dict.fromkeys(tuple(cells(row)) for part in parts for row in part)
+        head = ["model", "heads", "batch", "images", "seconds an epoch", "passes a second", "bare step's", "overhead"]
+        return table(head, rows)
+
+    def made(file, name):
+        where = made_with(file["device"], file["versions"]["torch"], file["commit"])
+        return f"{where} ([results/{name}](results/{name}))"
+
+    ours, theirs = (statistics.median(found["naive"][who]) for who in ("ours", "naive"))
+    naive = found["naive"]
+    rounds = [
+        len(row["rounds"]) for row in (*found["speed"], *found["heads"], *growth["data_shares"], *growth["large"])
+    ]
+    return (
         "Image passes a second of `transnet train`, over whole epochs at the start of a run without evaluation, median "
-        f"of {len(found['speed'][0]['rounds'])}; the bare step is the captured one alone. An image pass is one image "
-        f"under one transform. {found['data']}, {made} "
-        "([results/training_speed.json](results/training_speed.json)):\n\n" + table(head, rows)
+        f"of {min(rounds)} to {max(rounds)}; the bare step is the captured one alone, and what an epoch costs over as "
+        "many images in bare steps is called overhead: data, bookkeeping, and the smaller last batch, which is not "
+        f"compiled. An image pass is one image under one transform. {found['data']}, "
+        f"{made(found, 'training_speed.json')}:\n\n{measured(found['speed'], found['heads'])}"
+        f"\n\nBeside a loop as one writes it first (a DataLoader with {naive['workers']} workers, one eager forward "
+        f"per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: {ours:,.0f} passes a second against "
+        f"{theirs:,.0f}, {naive['ratio']:.1f} times.\n\nAn eighth, a quarter, half and all of the data, and larger "
+        f"networks and images, the latter made up. {made(growth, 'training_growth.json')}:\n\n"
+        f"{measured(growth['data_shares'], growth['large'])}"
     )
-    if naive := found.get("naive"):
-        ours, theirs = (statistics.median(naive[who]) for who in ("ours", "naive"))
-        text += (
-            f"\n\nBeside a loop as one writes it first (a DataLoader with {naive['workers']} workers, one eager "
-            f"forward per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: "
-            f"{ours:,.0f} passes a second against {theirs:,.0f}, {naive['ratio']:.1f} times."
-        )
-    return text
 
 
 def prediction():

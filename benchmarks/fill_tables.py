@@ -138,9 +138,9 @@ def speed():
         f"compiled. An image pass is one image under one transform. {found['data']}, "
         f"{made(found, 'training_speed.json')}:\n\n{measured(found['speed'], found['heads'])}"
         f"\n\nBeside a loop as one writes it first (a DataLoader with {naive['workers']} workers, one eager forward "
-        f"per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: {ours:,.0f} passes a second against "
-        f"{theirs:,.0f}, {naive['ratio']:.1f} times.\n\nAn eighth, a quarter, half and all of the data, and larger "
-        f"networks and images, the latter made up. {made(growth, 'training_growth.json')}:\n\n"
+        f"per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: {ours:,.0f} passes a second "
+        f"against {theirs:,.0f}, {naive['ratio']:.1f} times.\n\nAn eighth, a quarter, half and all of the data, and "
+        f"larger networks and images, the latter made up. {made(growth, 'training_growth.json')}:\n\n"
         f"{measured(growth['data_shares'], growth['large'])}"
     )
 

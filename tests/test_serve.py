@@ -195,7 +195,7 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         x = server.model.prepare(chosen.read_bytes())[None]
         one, two, _ = (step["lead"] for step in wanted["steps"])
         seen = []
-        for odds in (0.9 * one, 1.1 * one, 1.9 * two, 2.1 * two):  # either side of each stop
+        for odds in (0.9 * one, 1.1 * one, 2.9 * two, 3.1 * two):  # either side of each stop
             confidence = 1 / (1 + math.exp(-odds))
             seen.append(int(anytime(server.model.net, x, confidence)[1]))
             assert threshold(confidence).startswith(f"{seen[-1]} of 3 passes"), (odds, one, two)

@@ -138,7 +138,7 @@ def look(model: Model, encoded: bytes) -> dict[str, Any]:
     running = means.softmax(-1)
     # Log-odds, as `anytime` compares them; one class has no runner-up, and JSON no infinity.
     leads = [min(value, 1e9) for value in lead(means).tolist()]
-    shares = [*(share_of_odds(done, len(leads)) for done in range(1, len(leads))), 0.0]
+    shares = [*(share_of_odds(done) for done in range(1, len(leads))), 0.0]
     return {
         "heads": [
             {"name": title, "view": _data_url(view), "classes": _classes(model, p)}

@@ -18,6 +18,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from pathlib import Path
 import torch
 
 from environment import environment
+from transnet.data.augment import plan
 from transnet.train.config import configured
 from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
@@ -54,10 +56,11 @@ def work(args, batch, pipe):
 def passes_per_second(trainer, seconds, at_once=5):
     """Full steps only, looking at the clock every few of them."""
     feed, done = trainer.feed, 0
+    drawn = plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True)
     start = time.perf_counter()
     while True:
-        trainer.step.start(trainer._plan(0), 0, 0)
-        for k in range(feed.steps - 1):
+        trainer.step.start(drawn, 0, 0)
+        for k in range(max(feed.steps - 1, 1)):
             trainer.step(k, k)
             done += 1
             if done % at_once == 0:
@@ -75,9 +78,13 @@ def measured(args, batch):
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(args, batch, theirs), daemon=True)
         process.start()
+        theirs.close()  # so that the end of the run's process is the end of the pipe
         runs.append((process, ours))
     for _, pipe in runs:
-        assert pipe.recv() == "ready"
+        try:
+            pipe.recv()
+        except EOFError:
+            sys.exit("a run ended before it trained; what it said stands above")
     rounds = {n: [] for n in range(1, args.runs + 1)}
     for _ in range(args.rounds):
         for n, found in rounds.items():
@@ -116,7 +123,8 @@ def main():
     if args.quick:
         args.rounds, args.seconds = 2, 0.2
     ways = {"slices of time": contextlib.nullcontext}
-    if args.device != "cpu" and shutil.which(MPS):
+    gpu = args.device != "cpu" and torch.cuda.is_available()
+    if gpu and shutil.which(MPS):
         ways["service"] = service
     rows = []
     for way, context in ways.items():
@@ -133,7 +141,7 @@ def main():
                         flush=True,
                     )
                 with open(args.out, "w") as file:
-                    where = environment("cuda" if args.device != "cpu" else "cpu")
+                    where = environment("cuda" if gpu else "cpu")
                     json.dump({"data": Path(args.data).name, "m": 2, "rows": rows} | where, file, indent=1)
 
 

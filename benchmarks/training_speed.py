@@ -6,7 +6,7 @@
 DATA is CIFAR-100 for the figures of the project. An image pass is one image through the network under one transform.
 Parts: ``speed`` (batch 64 and 512, one and two heads, each epoch beside as many bare captured steps without data or
 bookkeeping), ``naive`` (what a user writes first: a DataLoader, one eager forward per transform; in turns with ours),
-``growth`` (one to four heads, and shares of the data) and ``large`` (ResNet-50 for 32×32, ResNet-18 at 224, on made-up
+``heads`` (one to four), ``shares`` (of the data) and ``large`` (ResNet-50 for 32×32, ResNet-18 at 224, on made-up
 images). Every figure is a median over the rounds: three at least, and up to nine in the first ten seconds.
 """
 
@@ -260,6 +260,8 @@ def main():
     bench, parts = Bench(args), rows(args)
     order = {"speed": ["speed"], "naive": [], "heads": ["heads"], "shares": ["data_shares"], "large": ["large"]}
     asked = args.parts.split(",")
+    if unknown := [part for part in asked if part not in order]:
+        parser.error(f"--parts: {unknown[0]!r} is unknown; there are {', '.join(order)}")
     if args.warm:
         wanted = [row for part in asked for name in order[part] for row in parts[name]]
         warm(args, [row for i, row in enumerate(wanted) if row not in wanted[:i]])

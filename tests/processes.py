@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from small_runs import Plain, images_file, plain, run
 from transnet.data import DataError
-from transnet.train.loop import TrainingError
+from transnet.train.state import TrainingError
 
 RANK = int(os.environ["RANK"])
 

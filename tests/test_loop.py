@@ -15,9 +15,10 @@ from small_runs import Plain, command, epochs_written, images_file, plain, run, 
 from transnet import load
 from transnet.train.config import ConfigError
 from transnet.train.distributed import World
-from transnet.train.loop import Trainer, TrainingError, train
+from transnet.train.loop import Trainer, train
 from transnet.train.prepare import natural_pairs
 from transnet.train.run import Run
+from transnet.train.state import TrainingError
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import fill_tables  # type: ignore[import-not-found]
+import result_tables  # type: ignore[import-not-found]
 from study_tables import accuracy  # type: ignore[import-not-found]
 from transnet.study.finished import read_folder
 from transnet.study.plan import KINDS
@@ -125,8 +125,8 @@ def test_without_a_commit_none_is_named(tmp_path: Path) -> None:
 
 def test_the_readme_s_table_begins_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_study(tmp_path, "cifar100-fast", CLEAR)
-    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
-    assert fill_tables.results().startswith(accuracy(tmp_path))
+    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
+    assert result_tables.results().startswith(accuracy(tmp_path))
 
 
 def keep_tables(folder: Path, group: str, *keys: str) -> None:
@@ -138,13 +138,13 @@ def keep_tables(folder: Path, group: str, *keys: str) -> None:
 def test_studies_say_what_was_trained_and_keep_the_paper_s_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
-    assert fill_tables.studies().startswith("No study is in `results/` yet.")
+    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
+    assert result_tables.studies().startswith("No study is in `results/` yet.")
     keys = ["pruned", "full", "ablation", "ensembles", "generalization", "invariance"]
     for group in ("cifar10-fast", "cifar100-fast"):
         keep_study(tmp_path, group, CLEAR)
         keep_tables(tmp_path / group.split("-")[0], group, *keys)
-    text = fill_tables.studies()
+    text = result_tables.studies()
     of_one = ["## CIFAR-%s, recipe `fast`", *(f"### The table {key}" for key in keys)]
     headings = [line[1:] for line in text.splitlines() if line[:1] == "#"]
     assert headings == [line.replace("%s", name) for name in ("100", "10") for line in of_one]
@@ -168,13 +168,13 @@ def demo_rows(*seeds: int) -> list[dict[str, Any]]:
 def test_the_demo_s_table_claims_no_more_than_its_seeds_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int
 ) -> None:
-    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
     found = {
         "rows": demo_rows(*range(seeds)), "train_images": 10, "test_images": 5, "device": "CPU", "commit": None,
         "versions": {"torch": "2.11"},
     }  # fmt: skip
     (tmp_path / "demo.json").write_text(json.dumps(found))
-    text = fill_tables.demo()
+    text = result_tables.demo()
     assert "CPU, torch 2.11 ([" in text
     assert "PT3" not in text
     if seeds == 1:
@@ -187,4 +187,4 @@ def test_the_demo_s_table_claims_no_more_than_its_seeds_allow(
 
 def test_equal_passes_that_were_not_trained_are_called_that() -> None:
     rows = [row for row in demo_rows(0, 1) if row["kind"] != "base, 2× epochs"]
-    assert fill_tables.equal_passes(rows) == "Against base of equal training passes: not measured."
+    assert result_tables.equal_passes(rows) == "Against base of equal training passes: not measured."

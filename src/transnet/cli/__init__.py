@@ -70,7 +70,7 @@ def _guarded(verb: str, arguments: Sequence[str]) -> int:
         from transnet.ship.export import ExportError
         from transnet.train.checkpoint import CheckpointError
         from transnet.train.interrupt import Stopped
-        from transnet.train.loop import TrainingError
+        from transnet.train.state import TrainingError
 
         if isinstance(error, (CheckpointError, TrainingError, ExportError, Stopped)):
             return _fail(error, 1)

@@ -30,8 +30,8 @@ def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, 
     """Predict with as few heads as each image needs: near the full model's accuracy at a fraction of its cost.
 
     After each head the logits so far are averaged. An image stops after the first head where its class is preferred
-    to the runner-up with probability ``confidence``, after later ones with less, as fewer heads are left to change
-    that. The heads run in the order of ``net.transforms``, so the first should be the best.
+    to the runner-up with probability ``confidence``, after later ones with less, as one head more then changes the
+    mean less. The heads run in the order of ``net.transforms``, so the first should be the best.
 
     Args:
         net: in evaluation mode.

@@ -89,7 +89,7 @@ class Cluster:
 def _train(config: TrainConfig, data: str) -> str | None:
     """The task: the run's error, or None. Ray sets the threads by the cores that the task asked for."""
     from transnet.train.interrupt import Stopped
-    from transnet.train.loop import TrainingError
+    from transnet.train.state import TrainingError
 
     try:
         train_alone(config, data)

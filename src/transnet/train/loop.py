@@ -26,15 +26,11 @@ from transnet.train.curves import Curves
 from transnet.train.device import determinism, device_name, find_device
 from transnet.train.distributed import join
 from transnet.train.interrupt import Interrupt, Stopped
-from transnet.train.prepare import Prepared
 from transnet.train.progress import RunProgress, say
 from transnet.train.run import CUSTOM, commit, versions
+from transnet.train.state import Resumable, TrainingError
 
 CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for the device
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on; the message says where it stood and what to try."""
 
 
 def train(
@@ -59,7 +55,7 @@ def train(
         return Trainer(config, processes, device, model, data=data, quiet=quiet).train()
 
 
-class Trainer(Prepared):
+class Trainer(Resumable):
     """A run from its settings to its folder; `train` is the way to use it."""
 
     _ahead: tuple[int, Plan] | None = None  # the next epoch and its plan
@@ -78,7 +74,7 @@ class Trainer(Prepared):
         self.prepare()
         if self.config.resume and self.run.finished:  # by the process that was waited for
             return self._already_finished()
-        first = self._restore()
+        first = self.restore()
         preparing = time.perf_counter()
         self.step.prepare()
         prepared = time.perf_counter() - preparing
@@ -130,8 +126,8 @@ class Trainer(Prepared):
                 seconds += elapsed
                 self.seconds = seconds
                 if stopped and stopped < steps:
-                    self._save(done)
-                    return Stopped(self._how_to_go_on(epoch, stopped)), done, seconds
+                    self.save(done)
+                    return Stopped(self.how_to_go_on(epoch, stopped)), done, seconds
                 self.world.copy_from_first(self.net.buffers())  # each has its own batch norm: the first one's is saved
                 entry = self._entry(epoch, done, elapsed, (steps - first) / steps)
                 bar.epoch(entry)
@@ -148,16 +144,16 @@ class Trainer(Prepared):
                     due = True  # while they measure, processes that are stopped one by one cannot save together
                 if asked or due:  # after the last epoch too: to measure may take long
                     before = time.perf_counter()
-                    self._save(done)
+                    self.save(done)
                     saved_at = time.perf_counter()
                     cost = saved_at - before
                 if asked:
-                    return Stopped(self._how_to_go_on(epoch + 1, 0)), done, seconds
-            self._check_weights(done)
+                    return Stopped(self.how_to_go_on(epoch + 1, 0)), done, seconds
+            self.check_weights(done)
             curves.close()
             if self.world.any(interrupt.asked, self.device):  # since the last look
-                self._save(done)
-                return Stopped(self._how_to_go_on(config.epochs, 0)), done, seconds
+                self.save(done)
+                return Stopped(self.how_to_go_on(config.epochs, 0)), done, seconds
         return None, len(self.data.train) * m * config.epochs, seconds
 
     def run_epoch(
@@ -222,22 +218,7 @@ class Trainer(Prepared):
         at = epoch * self.feed.steps + bad
         raise TrainingError(
             f"the loss is {losses[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {self.feed.steps}), "
-            f"learning rate {self.rates[at].item():.4g}; {self._what_to_try()}"
-        )
-
-    def _check_weights(self, done: int) -> None:
-        """The last step's loss does not show yet what that step made of the weights."""
-        if nn.utils.get_total_norm(p.detach() for p in self.net.parameters()).isfinite():
-            return
-        raise TrainingError(
-            f"the weights are not finite after step {done - 1}, learning rate {self.rates[done - 1].item():.4g}; "
-            f"{self._what_to_try()}"
-        )
-
-    def _what_to_try(self) -> str:
-        return (
-            f"last good checkpoint: {checkpoint.last_good(self.run.state)}. Try a smaller --lr, or --precision fp32, "
-            "in another --out"
+            f"learning rate {self.rates[at].item():.4g}; {self.what_to_try()}"
         )
 
     def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> dict[str, Any]:
@@ -262,54 +243,7 @@ class Trainer(Prepared):
                     entry[name] = scores(sums[0], self.net.transforms)
         return entry
 
-    # -------------------------------------------------------------------------------------------- the state
-
-    def _save(self, done: int) -> None:
-        self._check_weights(done)
-        losses = self.world.sum(self.step.losses.clone()) / self.world.size
-        correct = self.world.sum(self.step.correct.clone())
-        if not self.world.first:
-            return
-        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
-        for name, parameter in self.net.named_parameters():
-            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
-        tensors |= {"epoch.losses": losses, "epoch.correct": correct}
-        state = {"done": done, "seconds": self.seconds, "settings": self.content}
-        checkpoint.save(self.run.state, done, {k: v.detach().cpu() for k, v in tensors.items()}, state)
-
-    def _restore(self) -> int:
-        """Steps done before; 0 for a new run."""
-        found = checkpoint.load(self.run.state) if self.config.resume else None
-        if found is None:
-            if self.world.first:
-                self.run.keep_metrics(0)
-            return 0
-        for damage in found.damaged:
-            say(f"warning: checkpoint {damage}; going on from the one before", shown=self.speaks)
-        self.run.check_same(found.state["settings"], self.content)
-        names = [n.removeprefix("net.") for n in found.tensors if n.startswith("net.")]
-        try:
-            self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
-        except RuntimeError as error:  # a model of the user's own, which no setting describes
-            raise ConfigError(f"--resume: {self.run.path} was begun with another model ({error})") from error
-        with torch.no_grad():
-            for name, parameter in self.net.named_parameters():
-                self.optimizer.state[parameter]["momentum_buffer"].copy_(found.tensors[f"momentum.{name}"])
-            if self.world.first:  # the sums over all processes: the others begin at zero
-                self.step.losses.copy_(found.tensors["epoch.losses"] * self.world.size)
-                self.step.correct.copy_(found.tensors["epoch.correct"])
-        done: int = found.state["done"]
-        self.seconds = found.state["seconds"]
-        if self.world.first:
-            self.run.keep_metrics(done // self.feed.steps)
-        say(f"going on after epoch {done / self.feed.steps:.4g} of {self.config.epochs}", shown=self.speaks)
-        return done
-
-    def _how_to_go_on(self, epoch: int, step: int) -> str:
-        more = f" and {step} of {self.feed.steps} steps" if step else ""
-        again = f"{self._command(self.config)} --resume" if self.given is None else "the same call, with resume=True"
-        stood = f"{epoch} of {self.config.epochs} epochs{more}"
-        return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
+    # ----------------------------------------------------------------------------------------------- after
 
     def _result(self, started: float, prepared: float, passes: int, seconds: float) -> dict[str, Any]:
         """What ``result.json`` holds; stopped meanwhile, the run is saved as it is after its last epoch."""
@@ -320,15 +254,15 @@ class Trainer(Prepared):
             done = self.config.epochs * self.feed.steps
             with Interrupt():  # or a second signal would cut the saving off
                 if self.world.size == 1 and not checkpoint.is_saved(self.run.state, done):
-                    self._save(done)
-            raise Stopped(self._how_to_go_on(self.config.epochs, 0)) from None
+                    self.save(done)
+            raise Stopped(self.how_to_go_on(self.config.epochs, 0)) from None
 
     def _described(self, started: float, prepared: float, passes: int, seconds: float) -> dict[str, Any]:
         say("measuring on the test and training set", shown=self.speaks)
         measured = self._measure()
         if not math.isfinite(loss := measured["test"]["full"]["loss"]):
             raise TrainingError(
-                f"the loss on the test set is {loss}, though it was finite in training; {self._what_to_try()}"
+                f"the loss on the test set is {loss}, though it was finite in training; {self.what_to_try()}"
             )
         return {
             **measured,

@@ -1,0 +1,260 @@
+"""What results/ says, as text for README.md and docs/: a function a table.
+
+Nobody types a result: a table that cannot be made from a file is not made. A study's tables are those that
+`transnet report` wrote: results/NAME/tables/*.md.
+"""
+
+import json
+import statistics
+from pathlib import Path
+
+from study_tables import accuracy, groups, made_with, source
+from transnet.measure.metrics import difference
+from transnet.study import sheets
+from transnet.study.plan import TARGETS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+
+
+def read(name):
+    path = RESULTS / name
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(" --- " for _ in header) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
+
+
+def figure(values, digits):
+    return sheets.mean_of(values, digits=digits).text + (" (one seed)" if len(values) == 1 else "")
+
+
+def equal_passes(rows):
+    """What TransNet's pruned classifiers gain over base trained for as many passes, where both were trained."""
+    said = []
+    for m in (2, 3):
+        pruned = [100 * row["pruned"] for row in rows if row["kind"] == f"T{m}"]
+        base = [100 * row["pruned"] for row in rows if row["kind"] == f"base, {m}× epochs"]
+        if pruned and base:
+            said.append(f"PT{m} {difference(pruned, base)}")
+    return "Against base of equal training passes: " + ("; ".join(said) or "not measured") + "."
+
+
+def demo():
+    found = read("demo.json")
+    if not found:
+        return "Not measured yet: `transnet demo --json results/demo.json`."
+    rows = []
+    for kind in dict.fromkeys(row["kind"] for row in found["rows"]):
+        runs = [row for row in found["rows"] if row["kind"] == kind]
+        m = runs[0]["predict_passes"]
+        ratio = figure([run["generalization"] for run in runs], 1)
+        pruned = figure([100 * run["pruned"] for run in runs], 2)
+        rows.append([kind if m == 1 else f"PT{m}, pruned", pruned, ratio, f"{runs[0]['train_passes']:,}", 1])
+        if m > 1:
+            full = figure([100 * run["full"] for run in runs], 2)
+            rows.append([f"T{m}, all heads", full, "", f"{runs[0]['train_passes']:,}", m])
+    n = len({row["seed"] for row in found["rows"]})
+    caption = (
+        f"scikit-learn's digits, {found['train_images']} training and {found['test_images']} test images, "
+        f"{'one seed' if n == 1 else f'n = {n} seeds, mean ± standard error'}. "
+        f"{made_with(found['device'], found['versions']['torch'], found['commit'])} "
+        "([results/demo.json](results/demo.json)). " + equal_passes(found["rows"])
+    )
+    head = ["", "accuracy %", "test / train loss", "training passes", "passes an image"]
+    return table(head, rows) + "\n\n" + caption
+
+
+def on_devices(name):
+    """A benchmark's files, one a device: their content, each with a link to it."""
+    files = [f"{name}_{device}.json" for device in ("cpu", "h200")]
+    return [(found, f"[results/{file}](results/{file})") for file in files if (found := read(file))]
+
+
+def costs():
+    parts = []
+    for found, link in on_devices("loss_overhead"):
+        rows = [[r["m"], f"{r['time_ratio']:.3f}", f"{r['memory_ratio']:.3f}"] for r in found["rows"]]
+        parts.append(
+            f"What `net.loss` and backward cost over a loop written by hand, ResNet-18, {found['device']} ({link}):\n\n"
+            + table(["heads", "time, ratio", "memory, ratio"], rows)
+        )
+    for found, link in on_devices("fold_latency"):
+        rows = [[row["model"], row["transform"], row["batch"], f"{row['ratio']:.3f}"] for row in found["rows"]]
+        parts.append(
+            "Latency of a network with its transform folded in, over the plain one, "
+            f"{found['device']} ({link}):\n\n" + table(["model", "transform", "batch", "ratio"], rows)
+        )
+    if found := read("kill_resume.json"):
+        parts.append(
+            f"Runs killed with SIGKILL at a random moment and resumed: {found['same']} of {found['killed']} ended with "
+            "the same weights, bit for bit, as the undisturbed run "
+            "([results/kill_resume.json](results/kill_resume.json))."
+        )
+    return "\n\n".join([*parts, prediction()])
+
+
+def speed():
+    """How fast training is, and how its time grows with the heads and the data."""
+    found, growth = read("training_speed.json"), read("training_growth.json")
+    if not found or not growth:
+        return "Not measured yet: `python benchmarks/training_speed.py`."
+
+    def cells(row):
+        bare = row["bare_passes_per_second"]
+        return [row["model"], row["m"], row["batch"], f"{row['images']:,}", f"{row['seconds_per_epoch']:.3f}",
+                f"{row['passes_per_second']:,.0f}", f"{bare:,.0f}" if bare else "", f"{100 * row['overhead']:.1f} %"
+                if bare else ""]  # fmt: skip
+
+    def measured(*parts):
+        rows = dict.fromkeys(tuple(cells(row)) for part in parts for row in part)
+        head = ["model", "heads", "batch", "images", "seconds an epoch", "passes a second", "bare step's", "overhead"]
+        return table(head, rows)
+
+    def made(file, name):
+        where = made_with(file["device"], file["versions"]["torch"], file["commit"])
+        return f"{where} ([results/{name}](results/{name}))"
+
+    ours, theirs = (statistics.median(found["naive"][who]) for who in ("ours", "naive"))
+    naive = found["naive"]
+    rounds = [
+        len(row["rounds"]) for row in (*found["speed"], *found["heads"], *growth["data_shares"], *growth["large"])
+    ]
+    return (
+        "Image passes a second of `transnet train`, over whole epochs at the start of a run without evaluation, median "
+        f"of {min(rounds)} to {max(rounds)}; the bare step is the captured one alone, and what an epoch costs over as "
+        "many images in bare steps is called overhead: data, bookkeeping, and the smaller last batch, which is not "
+        f"compiled. An image pass is one image under one transform. {found['data']}, "
+        f"{made(found, 'training_speed.json')}:\n\n{measured(found['speed'], found['heads'])}"
+        f"\n\nBeside a loop as one writes it first (a DataLoader with {naive['workers']} workers, one eager forward "
+        f"per transform, TF32), in turns, {naive['m']} heads, batch {naive['batch']}: {ours:,.0f} passes a second "
+        f"against {theirs:,.0f}, {naive['ratio']:.1f} times.\n\nAn eighth, a quarter, half and all of the data, and "
+        f"larger networks and images, the latter made up. {made(growth, 'training_growth.json')}:\n\n"
+        f"{measured(growth['data_shares'], growth['large'])}"
+    )
+
+
+def prediction():
+    rows, links = [], []
+    for found, link in on_devices("pruned_latency"):
+        links.append(link)
+        rows += [
+            [found["device"], row["model"], f"{row['side']}×{row['side']}", row["batch"], row["clock"],
+             f"{row['pruned_ratio']:.3f}", f"{row['again_ratio']:.3f}", f"{row['full_ratio']:.2f}"]
+            for row in found["rows"]
+        ]  # fmt: skip
+    if not rows:
+        return "What prediction costs is not measured yet: `python benchmarks/pruned_latency.py`."
+    head = ["", "model", "images", "batch", "clock", "pruned / base", "a copy of base / base", "both heads / base"]
+    return (
+        f"What prediction costs; the copy of base shows how far equal models differ ({', '.join(links)}):\n\n"
+        + table(head, rows)
+    )
+
+
+def results():
+    return "\n\n".join([accuracy(RESULTS), prediction(), new_user()])
+
+
+def studies():
+    """Every study under a heading of its own: what was trained, then its tables in the paper's order."""
+    parts = []
+    for group, folder, title in groups(RESULTS):
+        paths = [folder / "tables" / f"{group.name}-{target}.md" for target in TARGETS]
+        tables = ["#" + path.read_text().strip() for path in paths if path.exists()]  # a heading one level below
+        parts += [f"### {title}", source(group, folder, "all"), *tables]
+    missing = "No study is in `results/` yet. [Reproducing the paper](reproducing.md) says how one is made."
+    return "\n\n".join(parts) or missing
+
+
+def tuning():
+    found = read("tune_fast.json")
+    if not found:
+        return "Not measured yet: `python benchmarks/tune_fast.py`."
+    rows = [
+        [row["candidate"], *(f"{100 * value:.2f}" for value in (row["base"]["pruned"], row["T2"]["pruned"],
+                                                               row["T2"]["full"]))]
+        for row in found["rows"]
+    ]  # fmt: skip
+    caption = (
+        f"The recipe `fast`: accuracy on validation images, {found['split']} of CIFAR-100, {found['epochs']} epochs, "
+        f"one seed, {found['device']} ([results/tune_fast.json](results/tune_fast.json)). The first row is the "
+        "starting point, the others change one thing. These images chose the recipe, so they do not judge it."
+    )
+    if "remark" in found:
+        caption += f" The file's remark: {found['remark']}"
+    return caption + "\n\n" + table(["candidate", "base %", "PT2 %", "T2 %"], rows)
+
+
+def errors():
+    found = read("fold_exactness.json")
+    worst = {(row["model"], row["size"]): row for row in found["compared"]}
+
+    def cell(name, side, rule):
+        value = max(worst[name, side][rule].values())
+        return f"{100 * value:.1f} %" if value > 1e-6 else f"{value:.0e}"
+
+    columns = [(64, "plain"), (64, "exact"), (96, "plain"), (96, "exact"), (65, "plain")]
+    head = ["network", *(f"{'plain rule' if rule == 'plain' else rule}, {side}×{side}" for side, rule in columns)]
+    names = dict.fromkeys(row["model"] for row in found["compared"])
+    return table(head, [[name, *(cell(name, side, rule) for side, rule in columns)] for name in names])
+
+
+def folds():
+    found = read("fold_exactness.json")
+    names = dict.fromkeys([*(row["model"] for row in found["compared"]), *found["exact"]])
+    bound = max([*found["exact"].values(), *(max(row["exact"].values()) for row in found["compared"])])
+    return f"{len(names)} tried, none with an error above {bound:.0e}: " + ", ".join(names) + "."
+
+
+def refused():
+    found = read("fold_exactness.json")
+    rows = [[name, reason.removeprefix("fold: ")] for name, reason in found["refused"].items()]
+    return table(["network", "why not"], rows)
+
+
+def new_user():
+    found = read("new_user_path.json")
+    if not found:
+        return "Not measured yet: `python benchmarks/new_user_path.py`."
+    return (
+        f"From a folder of {found['images']:,} images of 8×8 pixels to a prediction by an ONNX file: "
+        f"{len(found['rows'])} commands, {found['seconds']:.0f} s in all, start-up included, {found['device']} "
+        "([results/new_user_path.json](results/new_user_path.json))."
+    )
+
+
+def times():
+    found = read("new_user_path.json")
+    if not found:
+        return new_user()
+    rows = [[f"`{row['command']}`", f"{row['seconds']:.1f}"] for row in found["rows"]]
+    return table(["command", "seconds"], [*rows, ["all", f"{found['seconds']:.1f}"]]) + "\n\n" + new_user()
+
+
+def printed(step):
+    """What a command of the tutorial printed when it was last measured."""
+
+    def fence():
+        found = read("new_user_path.json")
+        return f"```text\n{found['rows'][step]['printed'].rstrip()}\n```" if found else new_user()
+
+    return fence
+
+
+def files():
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        found = read(path.name)
+        where = f"[results/{path.name}](results/{path.name})"
+        rows.append([where, f"`{found['command']}`", found.get("commit", ""), found["device"]])
+    return table(["file", "command", "commit", "device"], rows)
+
+
+TABLES = {
+    "demo": demo, "results": results, "speed": speed, "costs": costs, "studies": studies, "tuning": tuning,
+    "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user, "tutorial times": times,
+    **{f"tutorial {name}": printed(i) for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))},
+}  # fmt: skip

@@ -1,0 +1,86 @@
+"""A run's state: what is saved while it trains, and what a resumed run goes on from.
+
+Weights, momentum, the number of steps done and the epoch's counts: everything random is a function of (seed, epoch or
+step), so nothing else has to be kept.
+"""
+
+import torch
+from torch import nn
+
+from transnet.train import checkpoint
+from transnet.train.config import ConfigError
+from transnet.train.prepare import Prepared
+from transnet.train.progress import say
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says where it stood and what to try."""
+
+
+class Resumable(Prepared):
+    """A prepared run whose state can be saved after any step, and taken up again."""
+
+    def save(self, done: int) -> None:
+        """Write a checkpoint after ``done`` steps; weights that are not finite are refused."""
+        self.check_weights(done)
+        losses = self.world.sum(self.step.losses.clone()) / self.world.size
+        correct = self.world.sum(self.step.correct.clone())
+        if not self.world.first:
+            return
+        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        for name, parameter in self.net.named_parameters():
+            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
+        tensors |= {"epoch.losses": losses, "epoch.correct": correct}
+        state = {"done": done, "seconds": self.seconds, "settings": self.content}
+        checkpoint.save(self.run.state, done, {k: v.detach().cpu() for k, v in tensors.items()}, state)
+
+    def restore(self) -> int:
+        """Steps done before; 0 for a new run."""
+        found = checkpoint.load(self.run.state) if self.config.resume else None
+        if found is None:
+            if self.world.first:
+                self.run.keep_metrics(0)
+            return 0
+        for damage in found.damaged:
+            say(f"warning: checkpoint {damage}; going on from the one before", shown=self.speaks)
+        self.run.check_same(found.state["settings"], self.content)
+        names = [n.removeprefix("net.") for n in found.tensors if n.startswith("net.")]
+        try:
+            self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
+        except RuntimeError as error:  # a model of the user's own, which no setting describes
+            raise ConfigError(f"--resume: {self.run.path} was begun with another model ({error})") from error
+        with torch.no_grad():
+            for name, parameter in self.net.named_parameters():
+                self.optimizer.state[parameter]["momentum_buffer"].copy_(found.tensors[f"momentum.{name}"])
+            if self.world.first:  # the sums over all processes: the others begin at zero
+                self.step.losses.copy_(found.tensors["epoch.losses"] * self.world.size)
+                self.step.correct.copy_(found.tensors["epoch.correct"])
+        done: int = found.state["done"]
+        self.seconds = found.state["seconds"]
+        if self.world.first:
+            self.run.keep_metrics(done // self.feed.steps)
+        say(f"going on after epoch {done / self.feed.steps:.4g} of {self.config.epochs}", shown=self.speaks)
+        return done
+
+    def how_to_go_on(self, epoch: int, step: int) -> str:
+        """Where a stopped run stood, and the command that goes on with it."""
+        more = f" and {step} of {self.feed.steps} steps" if step else ""
+        again = f"{self._command(self.config)} --resume" if self.given is None else "the same call, with resume=True"
+        stood = f"{epoch} of {self.config.epochs} epochs{more}"
+        return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
+
+    def check_weights(self, done: int) -> None:
+        """Stop where they are not finite: the last step's loss does not show yet what that step made of them."""
+        if nn.utils.get_total_norm(p.detach() for p in self.net.parameters()).isfinite():
+            return
+        raise TrainingError(
+            f"the weights are not finite after step {done - 1}, learning rate {self.rates[done - 1].item():.4g}; "
+            f"{self.what_to_try()}"
+        )
+
+    def what_to_try(self) -> str:
+        """After a loss that is not finite."""
+        return (
+            f"last good checkpoint: {checkpoint.last_good(self.run.state)}. Try a smaller --lr, or --precision fp32, "
+            "in another --out"
+        )

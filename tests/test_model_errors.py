@@ -1,0 +1,226 @@
+"""What TransNet says of models, options and batches that it cannot take."""
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import nn
+
+from small_models import Bare, K, batch, small
+from transnet import TransNet, heads_loss
+
+
+def test_a_model_without_a_linear_layer():
+    with pytest.raises(ValueError, match=r"SqueezeNet has no nn\.Linear"):
+        TransNet(torchvision.models.squeezenet1_1())
+
+
+def test_a_model_with_two_heads():
+    with pytest.raises(ValueError, match="several heads, head and head_dist"):
+        TransNet(timm.create_model("deit_tiny_distilled_patch16_224"))
+
+
+def test_a_timm_model_whose_classifier_was_removed():
+    with pytest.raises(ValueError, match="num_classes > 0"):
+        TransNet(timm.create_model("resnet18", num_classes=0))
+
+
+def test_a_wrong_head_path_lists_the_linear_layers():
+    with pytest.raises(ValueError, match=r"no layer 'fcc'; its last linear layers are 'fc'"):
+        TransNet(small(), head="fcc")
+    with pytest.raises(ValueError, match=r"'conv1' of Sequential is Conv2d"):
+        TransNet(small(), head="conv1")
+
+
+def test_a_head_that_is_not_last_shows_at_the_first_batch():
+    class Probabilities(Bare):
+        def forward(self, x):
+            return super().forward(x).softmax(-1)
+
+    class HeadFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(16, K)
+            self.hidden = nn.Linear(3, 16)
+
+        def forward(self, x):
+            return self.out(self.hidden(x.mean((2, 3))))
+
+    x, _ = batch()
+    with pytest.raises(ValueError, match="does not end in 'out'"):
+        TransNet(Probabilities())(x)
+    with pytest.raises(ValueError, match="does not end in 'hidden'"):
+        TransNet(HeadFirst())(x)
+    assert TransNet(HeadFirst(), head="out")(x).shape == (4, 2, K)
+
+
+@pytest.mark.parametrize("last", [nn.ReLU(), nn.ReLU6(), nn.Softplus(), nn.Hardtanh(-100, 100), nn.Dropout(0.0)])
+def test_whatever_follows_the_head_is_found_even_where_features_pass_it_unchanged(last):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, K), last)
+    net = TransNet(model)
+    if type(last) in (nn.Hardtanh, nn.Dropout):  # these change nothing here
+        assert net(batch()[0]).shape == (4, 2, K)
+        return
+    net(torch.zeros(0, 3, 8, 8))  # an empty batch shows nothing, and must not count as the first
+    with pytest.raises(ValueError, match="does not end in '4'"):
+        net(batch()[0])
+
+
+def test_the_first_batch_gives_the_same_as_the_second():
+    net = TransNet(small().double(), "r0,r1").eval()
+    x = batch()[0].double()
+    assert torch.equal(net(x), net(x))
+
+
+def test_a_head_with_two_names_is_replaced_and_put_back_under_both():
+    class Twice(Bare):
+        def __init__(self):
+            super().__init__()
+            self.classifier = self.out
+
+    net = TransNet(Twice(), "r0,r1")
+    x, y = batch()
+    net.loss(x, y).backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    pruned, fresh = net.prune(), Twice()
+    fresh.load_state_dict(pruned.state_dict())
+    assert pruned.classifier is pruned.out
+    assert torch.equal(fresh(x), pruned(x))
+
+
+def test_heads_that_cannot_be_had_are_errors():
+    tied = Bare()
+    tied.hidden = nn.Linear(8, 16)
+    tied.twin = nn.Linear(16, K)
+    tied.twin.weight = tied.out.weight
+    with pytest.raises(ValueError, match=r"'out' of Bare shares its weights with 'twin\.weight'"):
+        TransNet(tied, head="out")
+    normed = Bare()
+    torch.nn.utils.parametrizations.weight_norm(normed.out)
+    with pytest.raises(ValueError, match="parametrized and cannot be drawn anew; use init='copy'"):
+        TransNet(normed)
+    assert TransNet(normed, init="copy")(batch()[0]).shape == (4, 2, K)
+
+
+def test_a_timm_model_whose_head_was_replaced():
+    model = timm.create_model("resnet18", num_classes=K)
+    model.fc = nn.Sequential(nn.Dropout(0.2), nn.Linear(512, K))
+    net = TransNet(model)
+    assert "backbone.fc.1.weight" not in net.state_dict()
+    assert net(batch(side=32)[0]).shape == (4, 2, K)
+
+
+def test_a_custom_transform_that_works_in_place_reaches_no_other_copy():
+    net = TransNet(Bare(), ("r0", ("negative", lambda x: x.neg_())))
+    x, _ = batch()
+    before = x.clone()
+    assert torch.allclose(net(x)[:, 0], net.heads[0](net.backbone(before)), atol=1e-6)
+    assert torch.equal(x, before)
+
+
+def test_mode_and_frozen_layers_of_the_given_model():
+    assert not TransNet(Bare().eval()).training
+    net = TransNet(Bare().requires_grad_(False))
+    assert {name for name, p in net.named_parameters() if p.requires_grad} == {
+        "heads.0.weight", "heads.0.bias", "heads.1.weight", "heads.1.bias",
+    }  # fmt: skip
+
+
+def test_a_model_that_returns_more_than_scores():
+    model = torchvision.models.googlenet(num_classes=K, init_weights=False, aux_logits=True)
+    with pytest.raises(TypeError, match="GoogLeNetOutputs"):
+        TransNet(model)(torch.randn(2, 3, 64, 64))
+
+
+def test_features_that_still_have_positions():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.Linear(36, K))
+    with pytest.raises(ValueError, match=r"features of shape \(8, 4, 36\)"):
+        TransNet(model)(batch()[0])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"transforms": "r0,r7"}, "unknown 'r7'"),
+        ({"transforms": ()}, "none given"),
+        ({"heads": "one"}, "heads: unknown 'one'; known are separate shared"),
+        ({"init": "zero"}, "init: unknown 'zero'"),
+        ({"bn": "none"}, "bn: unknown 'none'"),
+    ],
+)
+def test_unknown_options(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        TransNet(Bare(), **kwargs)
+
+
+def test_wrong_types():
+    with pytest.raises(TypeError, match=r"an nn\.Module is needed, str was given"):
+        TransNet("resnet18")
+    with pytest.raises(TypeError, match="not a name"):
+        TransNet(Bare(), [1])
+    with pytest.raises(TypeError, match="transforms: None was given"):
+        TransNet(Bare(), None)
+    with pytest.raises(TypeError, match="heads: 0 was given"):
+        TransNet(Bare()).predict(batch()[0], heads=0)
+    with pytest.raises(ValueError, match=r"\(B, C, H, W\) is needed"):
+        TransNet(Bare()).predict("x", flip=True)
+
+
+def test_pruning_without_the_identity():
+    net = TransNet(Bare(), "r1,r2")
+    with pytest.raises(ValueError, match=r"no head 'r0' among r1 r2; prune\('r1', image_size=…\)"):
+        net.prune()
+    with pytest.raises(ValueError, match="image_size=… is needed"):
+        net.prune("r1")
+    with pytest.raises(ValueError, match="heads: unknown 'r0'; this network has r1 r2"):
+        net.keep("r0")
+    with pytest.raises(ValueError, match="none given"):
+        net.keep()
+    with pytest.raises(ValueError, match="names a head twice"):
+        net.keep("r1", "r1")
+    with pytest.raises(ValueError, match="only heads of D4's transforms"):
+        TransNet(Bare(), (("negative", torch.neg),)).prune()
+
+
+def test_rectangular_images_with_quarter_turns():
+    x = torch.randn(2, 3, 8, 6)
+    with pytest.raises(ValueError, match="images of 8×6: r1 swap height and width"):
+        TransNet(Bare(), "r0,r1")(x)
+    assert TransNet(Bare(), "r0,r2,m0,m2")(x).shape == (2, 4, K)
+
+
+def test_images_that_are_no_batch_or_not_finite():
+    net = TransNet(Bare())
+    with pytest.raises(ValueError, match=r"\(B, C, H, W\) is needed"):
+        net(torch.randn(3, 8, 8))
+    x, _ = batch()
+    x[0, 0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        net(x)
+
+
+def test_targets_that_do_not_fit():
+    logits = torch.randn(4, 2, K)
+    with pytest.raises(ValueError, match="labels 0…5 with 5 classes; 0…4 are valid"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 5]))
+    with pytest.raises(ValueError, match="labels -1…3"):
+        heads_loss(logits, torch.tensor([-1, 1, 2, 3]))
+    with pytest.raises(ValueError, match=r"shape \(3,\); class indices \(4,\) or probabilities \(4, 5\)"):
+        heads_loss(logits, torch.tensor([0, 1, 2]))
+    with pytest.raises(TypeError, match="must be integers"):
+        heads_loss(logits, torch.rand(4))
+    with pytest.raises(TypeError, match="must be floating point"):
+        heads_loss(logits, torch.ones(4, K, dtype=torch.long))
+    with pytest.raises(ValueError, match="logits: shape"):
+        heads_loss(logits[:, 0], torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(TypeError, match="targets: a tensor is needed, list was given"):
+        heads_loss(logits, [0, 1, 2, 3])
+    with pytest.raises(ValueError, match="label_smoothing: 2"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 3]), label_smoothing=2)
+    with pytest.raises(ValueError, match="0 or more, and not NaN"):
+        heads_loss(logits, torch.full((4, K), float("nan")))
+    with pytest.raises(ValueError, match="more than 0 in all"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 3]), sample_weight=torch.zeros(4))
+    assert heads_loss(logits, torch.tensor([0, 1, 2, 3], dtype=torch.uint16)).isfinite()
+    with pytest.raises(ValueError, match="one per image"):
+        heads_loss(logits, torch.tensor([0, 1, 2, 3]), sample_weight=torch.ones(2))

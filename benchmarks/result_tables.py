@@ -154,6 +154,28 @@ def prediction():
     )
 
 
+def anytime():
+    """One pass for most images, more for the rest: what it keeps of all heads' gain, and what it saves."""
+    found = read("anytime_speed_h200.json")
+    if not found:
+        return "Not measured yet: `python benchmarks/anytime_speed.py`."
+    trained = read("anytime_run/result.json")["config"]["train"]
+    names = {"first head": "first head alone", "anytime": "anytime", "full": "all heads"}
+    rows = [
+        [names[name], f"{100 * row['accuracy']:.2f}", f"{row['passes']:.2f}", f"{row['images_per_second']:,.0f}"]
+        for name, row in found["rows"].items()
+    ]
+    return (
+        f"One T{len(found['transforms'])} run on {trained['data'].rpartition('/')[2]}, one seed, {found['model']}, "
+        f"{trained['epochs']} epochs without label smoothing. The threshold was set on {found['n_val']:,} validation "
+        f"images, for {found['passes_on_val']:g} passes an image; these are figures of the {found['n_test']:,} test "
+        f"images. Anytime prediction keeps {100 * found['share_of_gain_kept']:.0f} % of what all heads gain over the "
+        f"first. {made_with(found['device'], found['versions']['torch'], found['commit'])} "
+        "([results/anytime_speed_h200.json](results/anytime_speed_h200.json)):\n\n"
+        + table(["", "accuracy %", "passes an image", "images a second"], rows)
+    )
+
+
 def results():
     return "\n\n".join([accuracy(RESULTS), prediction(), new_user()])
 
@@ -254,7 +276,8 @@ def files():
 
 
 TABLES = {
-    "demo": demo, "results": results, "speed": speed, "costs": costs, "studies": studies, "tuning": tuning,
-    "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user, "tutorial times": times,
+    "demo": demo, "results": results, "speed": speed, "costs": costs, "anytime": anytime, "studies": studies,
+    "tuning": tuning, "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user,
+    "tutorial times": times,
     **{f"tutorial {name}": printed(i) for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))},
 }  # fmt: skip

@@ -5,9 +5,8 @@
 
 Up to three training runs of two heads, each a process of its own, at batch 512 and 64: image passes a second of all
 together, where one, two or three of them run. In turns within each round; medians over the rounds. Then once more
-under NVIDIA's Multi-Process Service, where the machine has it: without it the GPU gives each process slices of time,
-with it kernels of several processes run side by side. The service is started for this script alone, in a folder of
-its own, and ended with it.
+under NVIDIA's Multi-Process Service, where the machine has it, as a study starts it: without it the GPU gives each
+process slices of time, with it kernels of several processes run side by side.
 """
 
 import argparse
@@ -17,7 +16,6 @@ import multiprocessing
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,12 +25,11 @@ import torch
 
 from environment import environment
 from transnet.data.augment import plan
+from transnet.study.sharing import CONTROL, Service
 from transnet.train.config import configured
 from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
 from transnet.train.loop import Trainer
-
-MPS = "nvidia-cuda-mps-control"
 
 
 def work(args, batch, pipe):
@@ -100,14 +97,14 @@ def measured(args, batch):
 @contextlib.contextmanager
 def service():
     """NVIDIA's Multi-Process Service for the processes started within."""
-    folder = tempfile.mkdtemp()
-    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-    subprocess.run([MPS, "-d"], check=True)
+    started = Service()
+    os.environ |= started.environment
     try:
         yield
     finally:
-        subprocess.run([MPS], input="quit\n", text=True, check=False)
-        del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+        for name in started.environment:
+            del os.environ[name]
+        started.close()
 
 
 def main():
@@ -124,7 +121,7 @@ def main():
         args.rounds, args.seconds = 2, 0.2
     ways = {"slices of time": contextlib.nullcontext}
     gpu = args.device != "cpu" and torch.cuda.is_available()
-    if gpu and shutil.which(MPS):
+    if gpu and shutil.which(CONTROL):
         ways["service"] = service
     rows = []
     for way, context in ways.items():

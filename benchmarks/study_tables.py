@@ -77,6 +77,7 @@ def made_with(device, torch, commit):
 
 
 def cells(row):
+    others = f" ({row.at_once} at once)" if row.at_once > 1 else ""
     n = "one seed" if len(row.values) == 1 else f"n = {len(row.values)}"
     return (
         sheets.name(row.name),
@@ -86,7 +87,7 @@ def cells(row):
         sheets.figure(*row.paper) if row.paper else sheets.NOTHING,
         sheets.count(row.train_passes),
         sheets.count(row.predict_passes),
-        sheets.mean_of(row.seconds, digits=1),
+        sheets.Cell(sheets.mean_of(row.seconds, digits=1).text + others),
     )
 
 

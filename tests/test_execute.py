@@ -92,10 +92,11 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pyte
 
 def test_a_process_that_dies_is_a_failure_with_its_signal(tmp_path: Path) -> None:
     class Deadly(Here):
-        def start(self, run: PlannedRun) -> None:
-            super().start(run)
-            if run.kind == "t4":
-                self._running[run.name][0].kill()
+        def start(self, run: PlannedRun) -> bool:
+            begun = super().start(run)
+            if begun and run.kind == "t4":
+                self._running[run.name].process.kill()
+            return begun
 
     study = Study("invariance", epochs=1, out=str(tmp_path), **SETTINGS)  # type: ignore[arg-type]
     outcome = execute(plan(study), Deadly(study), quiet=True)

@@ -23,6 +23,7 @@ CLEAR = {
 def keep_study(
     results: Path, group: str, values: dict[str, list[float]], *, folder: str | None = None, epochs: int = 60,
     model: str = "resnet18-cifar", train_fraction: float = 1.0, commit: str | None = "abc",
+    at_once: dict[str, tuple[int, ...]] | None = None,
 ) -> None:  # fmt: skip
     """A study's folder: accuracies in percent of pruned classifiers; all heads together reach a point more."""
     data, recipe = group.split("-")
@@ -43,6 +44,8 @@ def keep_study(
                 "cost": {"train_passes": 1000 * KINDS[kind].cost, "parameters": 900 + 100 * heads},
                 "train_seconds": 30.0 * KINDS[kind].cost + seed, "versions": {"torch": "2.11"}, "model_sha256": "m",
             }  # fmt: skip
+            if at_once and kind in at_once:
+                result["at_once"] = at_once[kind][seed]
             run = results / (folder or data) / "runs" / f"{group}-{kind}-s{seed}"
             run.mkdir(parents=True)
             (run / "result.json").write_text(json.dumps(result))
@@ -61,6 +64,14 @@ def test_every_classifier_has_n_the_paper_s_number_and_its_price(tmp_path: Path)
     assert [found["PT2"][0], *found["PT2"][3:]] == ["79.20 ± 0.12 (n = 3)", "79.33 ± 0.15", "2,000", "2", "61.0 ± 0.6"]
     assert [found["T2"][0], *found["T2"][3:]] == ["80.20 ± 0.12 (n = 3)", "80.35 ± 0.06", "2,000", "4", "61.0 ± 0.6"]
     assert found["base, 2× epochs"][3] == "–"
+
+
+def test_seconds_are_those_of_runs_alone_or_say_that_they_are_not(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", CLEAR, at_once={"t2": (1, 2, 1), "t3": (2, 2, 3)})
+    found = lines(accuracy(tmp_path))
+    assert found["base"][-1] == "31.0 ± 0.6"
+    assert found["T2"][-1] == "61.0 ± 1.0"  # 60 and 62
+    assert found["T3"][-1] == "90.5 ± 0.5 (2 at once)"  # 90 and 91
 
 
 def test_a_lead_inside_the_error_is_called_that(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ A run that fails is reported and the others go on. Ctrl-C lets every run finish 
 on from there. A study that is killed loses at most the epochs in progress.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -18,21 +19,20 @@ from typing import Protocol
 
 from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study
+from transnet.study.sharing import AT_ONCE, SPARE, is_served, start_service, used_and_free
 from transnet.study.worker import STOPPED, TOLD, work
 from transnet.train.interrupt import Interrupt
 from transnet.train.run import Run
 
 LOOK_EVERY = 0.1  # seconds between looks at the runs
+ASK_EVERY = 2.0  # seconds between questions about memory
 
 
 class Place(Protocol):
     """Where runs are carried out: this machine or a cluster."""
 
-    def room(self) -> bool:
-        """Whether another run may be handed over."""
-
-    def start(self, run: PlannedRun) -> None:
-        """Hand a run over."""
+    def start(self, run: PlannedRun) -> bool:
+        """Hand a run over; False where there is no room for it now."""
 
     def ended(self) -> list[tuple[str, str | None]]:
         """The runs that ended since the last call, each with its error, `TOLD` where it was stopped, or None."""
@@ -61,10 +61,11 @@ def execute(runs: Sequence[PlannedRun], place: Place, *, quiet: bool = False) ->
     with Overview(runs, done, shown=not quiet) as overview, Interrupt() as interrupt:
         try:
             while left:
-                while waiting and place.room():
-                    run = waiting.pop(0)
-                    overview.started[run.name] = time.time()
-                    place.start(run)
+                while waiting:
+                    begun = time.time()
+                    if not place.start(waiting[0]):
+                        break
+                    overview.started[waiting.pop(0).name] = begun
                 if interrupt.asked:
                     overview.say("stopping: every run finishes its step and saves; Ctrl-C again to end at once")
                     place.stop()
@@ -86,8 +87,27 @@ def execute(runs: Sequence[PlannedRun], place: Place, *, quiet: bool = False) ->
     return outcome
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A run in its process, in its place, since when."""
+
+    run: PlannedRun
+    process: BaseProcess
+    slot: int
+    begun: float
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether an epoch is over since it began, after which it has all the memory that it needs."""
+        metrics = Run(self.run.config.out).metrics
+        return metrics.exists() and metrics.stat().st_mtime > self.begun
+
+
 class Here:
     """Processes of this machine, each with its share of the cores or its GPU.
+
+    Without ``jobs`` a GPU takes `AT_ONCE` runs where NVIDIA's Multi-Process Service runs them side by side and its
+    memory has room for the second by what the first takes; otherwise one.
 
     Args:
         study: for its folder, ``jobs`` and ``device``.
@@ -96,59 +116,92 @@ class Here:
     def __init__(self, study: Study) -> None:
         self.logs = Path(study.out) / "logs"
         self.gpus = _gpus(study.device)
+        self.service = start_service() if self.gpus and study.jobs != 1 else None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.places = self.gpus * (study.jobs or 1) if self.gpus else study.jobs or cores
+        at_once = study.jobs or (AT_ONCE if self.service or is_served() else 1)
+        self.places = len(self.gpus) * at_once if self.gpus else study.jobs or cores
+        self.asks_for_memory = bool(self.gpus) and study.jobs is None
         # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
         self.threads = max(cores // self.places, 1)
         # Every run starts from a process that has imported everything: seconds a run, most of a small one's time.
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(["transnet.train.loop", "timm", "torchvision", "sklearn.datasets"])
         _start_server()
-        self._running: dict[str, tuple[BaseProcess, int]] = {}
+        self._running: dict[str, _Running] = {}
+        self._asked = -math.inf
 
-    def room(self) -> bool:
-        """Whether a place is free."""
-        return len(self._running) < self.places
-
-    def start(self, run: PlannedRun) -> None:
-        """Start its process; what it says goes to ``logs/``."""
+    def start(self, run: PlannedRun) -> bool:
+        """Start its process, where a place is free; what it says goes to ``logs/``."""
+        slot = self._free_slot(run)
+        if slot is None:
+            return False
         self.logs.mkdir(parents=True, exist_ok=True)
-        slot = min(set(range(self.places)) - {slot for _, slot in self._running.values()})
-        environment = {"OMP_NUM_THREADS": str(self.threads)}
-        if self.gpus > 1:
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self.gpus)))
-            environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[slot % self.gpus]
+        environment = {"OMP_NUM_THREADS": str(self.threads), **(self.service.environment if self.service else {})}
+        if len(self.gpus) > 1:
+            environment["CUDA_VISIBLE_DEVICES"] = self._gpu(slot)
+        at_once = self.places // max(len(self.gpus), 1)
         process = self._processes.Process(
-            target=work, args=(run.config, run.data, self._log(run.name), environment, self.threads)
+            target=work, args=(run.config, run.data, self._log(run.name), environment, self.threads, at_once)
         )
+        begun = time.time()
         process.start()
-        self._running[run.name] = process, slot
+        self._running[run.name] = _Running(run, process, slot, begun)
+        return True
 
     def ended(self) -> list[tuple[str, str | None]]:
         """The runs whose process ended."""
         found: list[tuple[str, str | None]] = []
-        for name, (process, _) in list(self._running.items()):
-            status = process.exitcode
+        for name, running in list(self._running.items()):
+            status = running.process.exitcode
             if status is not None:
                 del self._running[name]
-                process.join()
+                running.process.join()
                 found.append((name, self._reason(name, status) if status else None))
         return found
 
     def stop(self) -> None:
         """Ask every process to save and end."""
-        for process, _ in self._running.values():
+        processes = [running.process for running in self._running.values()]
+        for process in processes:
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, signal.SIGINT)
-        for process, _ in self._running.values():
+        for process in processes:
             process.join()
 
     def close(self) -> None:
         """End every process that is left."""
-        for process, _ in self._running.values():
-            process.kill()
-            process.join()
+        for running in self._running.values():
+            running.process.kill()
+            running.process.join()
         self._running.clear()
+        if self.service:
+            self.service.close()
+            self.service = None
+
+    def _gpu(self, slot: int) -> str:
+        return self.gpus[slot % len(self.gpus)]
+
+    def _free_slot(self, run: PlannedRun) -> int | None:
+        """The first free place that has room for the run: every GPU gets one run before any gets a second."""
+        free = sorted(set(range(self.places)) - {running.slot for running in self._running.values()})
+        return next((slot for slot in free if self._fits(run, slot)), None)
+
+    def _fits(self, run: PlannedRun, slot: int) -> bool:
+        """Whether the GPU has memory for it: by head, as much as those take that train there already."""
+        if not self.asks_for_memory:
+            return True
+        gpu = self._gpu(slot)
+        others = [other for other in self._running.values() if self._gpu(other.slot) == gpu]
+        if not others:
+            return True
+        if not all(other.has_trained for other in others) or time.monotonic() - self._asked < ASK_EVERY:
+            return False
+        self._asked = time.monotonic()
+        memory = used_and_free(gpu)
+        if memory is None:
+            return False
+        used, unused = memory
+        return unused >= SPARE * used * _heads(run) / sum(_heads(other.run) for other in others)
 
     def _log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
@@ -177,12 +230,16 @@ def _start_server() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _gpus(device: str) -> int:
-    """How many there are to use; 0 for a study on the CPU."""
+def _gpus(device: str) -> list[str]:
+    """Those to use, by number or UUID; none for a study on the CPU."""
     if device == "cpu":
-        return 0
+        return []
     import torch
 
-    if ":" in device:
-        return 1
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))).split(",")[:number]
+    return [visible[int(device.partition(":")[2])]] if ":" in device else visible
+
+
+def _heads(run: PlannedRun) -> int:
+    return len(run.config.transforms.split(","))

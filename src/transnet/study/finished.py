@@ -44,6 +44,12 @@ class FinishedRun:
         return Run(self.path).model.exists()
 
     @property
+    def at_once(self) -> int:
+        """Runs that shared its device: what it took is not what it takes alone."""
+        number: int = self.result.get("at_once", 1)
+        return number
+
+    @property
     def protocol(self) -> str:
         """``test_flip`` where training flips images, the paper's protocol, and ``test`` otherwise."""
         return "test_flip" if self.result["test_flip"] else "test"

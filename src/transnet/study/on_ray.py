@@ -38,22 +38,20 @@ class Cluster:
         gpus = ray.cluster_resources().get("GPU", 0) if study.device != "cpu" else 0
         if study.device.startswith("cuda") and not gpus:
             raise ConfigError("--device: cuda was given; no node of the cluster has a GPU")
-        needs = {"num_gpus": 1 / (study.jobs or 1), "num_cpus": 1} if gpus else {"num_cpus": 1}
+        self._at_once = study.jobs or 1 if gpus else 1
+        needs = {"num_gpus": 1 / self._at_once, "num_cpus": 1} if gpus else {"num_cpus": 1}
         # An error of the run itself would come again; only deaths are tried again.
         self._task = ray.remote(max_retries=RETRIES, retry_exceptions=False, **needs)(_train)
         self._waiting: dict[Any, str] = {}
 
-    def room(self) -> bool:
-        """Always: Ray keeps the queue, and a cluster that grows wants to see it."""
-        return True
-
-    def start(self, run: PlannedRun) -> None:
-        """Hand the run to Ray."""
+    def start(self, run: PlannedRun) -> bool:
+        """Hand the run to Ray, at once: it keeps the queue, and a cluster that grows wants to see it."""
         config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
         data = os.path.expanduser(run.data)
         if run.data not in NAMED and os.path.exists(data):
             data = os.path.abspath(data)  # Ray's processes stand in other folders
-        self._waiting[self._task.remote(config, data)] = run.name
+        self._waiting[self._task.remote(config, data, self._at_once)] = run.name
+        return True
 
     def ended(self) -> list[tuple[str, str | None]]:
         """The tasks that ended."""
@@ -86,13 +84,13 @@ class Cluster:
             self._ray.shutdown()
 
 
-def _train(config: TrainConfig, data: str) -> str | None:
+def _train(config: TrainConfig, data: str, at_once: int) -> str | None:
     """The task: the run's error, or None. Ray sets the threads by the cores that the task asked for."""
     from transnet.train.interrupt import Stopped
     from transnet.train.state import TrainingError
 
     try:
-        train_alone(config, data)
+        train_alone(config, data, at_once)
     except Stopped:
         return TOLD
     except (ValueError, OSError, TrainingError) as error:

@@ -89,7 +89,8 @@ class Study:
     on: Literal["here", "ray"] = "here"
     """here: processes of this machine. ray: a Ray cluster, with DIR on storage that all nodes share."""
     jobs: int | None = None
-    """Runs at once on each GPU, or on the CPU where there is none. None: 1 per GPU, 1 per CPU core."""
+    """Runs at once on each GPU, or on the CPU where there is none. None: 1 per CPU core; 1 per GPU, 2 where its memory
+    suffices and NVIDIA's Multi-Process Service lets them compute side by side."""
     device: str = "auto"
     """cpu or cuda. auto: a GPU where there is one."""
     checkpoint_every: int = 1

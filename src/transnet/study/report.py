@@ -165,7 +165,7 @@ def _run(run: FinishedRun) -> dict[str, Any]:
         "name": run.name, "title": f"{KIND_TITLES[run.kind]}, seed {run.seed}", "settings": settings,
         "command": _command(run), "loss": loss, "accuracy": accuracy,
         "heads": run.result[run.protocol]["heads"], "seconds": run.result["train_seconds"],
-        "device": run.result["device"],
+        "device": run.result["device"] + _others(run),
     }  # fmt: skip
 
 
@@ -178,6 +178,10 @@ def _command(run: FinishedRun) -> str:
     return command(neutral, recipes.settings(settings.recipe, settings.data))
 
 
+def _others(run: FinishedRun) -> str:
+    return f" ({run.at_once} at once)" if run.at_once > 1 else ""
+
+
 def _run_sheet(group: Group) -> Sheet:
     rows = []
     for run in group.all_runs:
@@ -188,7 +192,8 @@ def _run_sheet(group: Group) -> Sheet:
                 Cell(run.name, run.name), Cell(KIND_TITLES[run.kind], run.kind), Cell(str(run.seed), run.seed),
                 Cell(f"{pruned:.2f}", pruned), Cell(f"{full:.2f}", full),
                 Cell(f"{ratio:.3f}" if ratio else "–", ratio),
-                Cell(str(run.settings["epochs"]), run.settings["epochs"]), Cell(f"{seconds:,.0f}", seconds),
+                Cell(str(run.settings["epochs"]), run.settings["epochs"]),
+                Cell(f"{seconds:,.0f}{_others(run)}", seconds),
             )
         )  # fmt: skip
     columns = ("run", "kind", "seed", "pruned %", "all heads %", "test / train loss", "epochs", "seconds")

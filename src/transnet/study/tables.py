@@ -41,7 +41,7 @@ COLUMNS = (
 class Row:
     """One row: accuracies in percent, one a run, what they gain over what, and what they cost.
 
-    ``seconds`` are those of training, one a run.
+    ``seconds`` are those of training, one a run, of the runs that shared their device with the fewest others.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Row:
     predict_passes: int
     parameters: int
     seconds: tuple[float, ...]
+    at_once: int
     leads: bool = False
 
     @property
@@ -86,6 +87,7 @@ def rows_of(group: Group, target: str) -> list[Row]:
     rows = []
     for name, kind, part, runs in found:
         values, cost = accuracies(runs, part), runs[0].result["cost"]
+        at_once = min(run.at_once for run in runs)
         equal = group.compared(f"base-x{KINDS[kind].cost}") if KINDS[kind].epochs == 1 else []
         rows.append(
             Row(
@@ -98,7 +100,8 @@ def rows_of(group: Group, target: str) -> list[Row]:
                 predict_passes=runs[0].score(part)["passes"],
                 # Pruned, or with one head under all transforms, a network is as large as the base.
                 parameters=cost["parameters"] if part == "full" else parameters,
-                seconds=tuple(run.result["train_seconds"] for run in runs),
+                seconds=tuple(run.result["train_seconds"] for run in runs if run.at_once == at_once),
+                at_once=at_once,
             )
         )
     return _mark_leader(rows)

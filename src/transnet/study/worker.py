@@ -15,7 +15,7 @@ STOPPED = 3  # exit status of a run that was asked to stop and saved its state
 TOLD = "it was told to stop; its state is saved"
 
 
-def train_alone(config: TrainConfig, data: str) -> dict[str, Any]:
+def train_alone(config: TrainConfig, data: str, at_once: int = 1) -> dict[str, Any]:
     """Train a run, or go on with it, on the data that lies there, while no other process does so.
 
     A process that was given up, because its machine seemed dead, may still be writing: two must never share a folder.
@@ -23,10 +23,10 @@ def train_alone(config: TrainConfig, data: str) -> dict[str, Any]:
     from transnet.train.loop import train
 
     with _lock(Path(config.out)):
-        return train(config, data=data, quiet=True)
+        return train(config, data=data, quiet=True, at_once=at_once)
 
 
-def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str], threads: int) -> None:
+def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str], threads: int, at_once: int) -> None:
     """What a run's process does. Exit status: 0 finished, 3 stopped, 1 failed, with the reason as the log's last line.
 
     Args:
@@ -35,6 +35,7 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
         log: where everything goes that is said.
         environment: set before anything looks at it, such as the GPU to use.
         threads: of the CPU.
+        at_once: runs that may share its device.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the process that forked this one ignores it
     os.setsid()  # Ctrl-C in the terminal reaches the study alone, which asks each run once
@@ -49,7 +50,7 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
 
     torch.set_num_threads(threads)
     try:
-        train_alone(config, data)
+        train_alone(config, data, at_once)
     except Stopped:
         sys.exit(STOPPED)
     except (ValueError, OSError) as error:

@@ -34,7 +34,12 @@ CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for 
 
 
 def train(
-    config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False
+    config: TrainConfig,
+    *,
+    model: nn.Module | None = None,
+    data: str | None = None,
+    quiet: bool = False,
+    at_once: int = 1,
 ) -> dict[str, Any]:
     """Train a run and return its result, which also stands in its folder.
 
@@ -43,6 +48,7 @@ def train(
         model: a backbone of your own, any module that ends in `nn.Linear`; by default ``config.model`` by name.
         data: where the data lies, for a run that is to keep its name alone; by default ``config.data`` is the place.
         quiet: say nothing and show no progress.
+        at_once: runs that share the device, this one among them: its times are not those of a run alone.
 
     Raises:
         ConfigError: for settings that cannot work, or a folder that cannot be used.
@@ -52,7 +58,7 @@ def train(
     processes = join(config.device)
     device = find_device(config.device, processes)
     with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
-        return Trainer(config, processes, device, model, data=data, quiet=quiet).train()
+        return Trainer(config, processes, device, model, data=data, quiet=quiet, at_once=at_once).train()
 
 
 class Trainer(Resumable):
@@ -275,6 +281,7 @@ class Trainer(Resumable):
             "seconds": time.perf_counter() - started,
             "train_seconds": seconds,
             "compile_seconds": prepared,
+            "at_once": self.at_once,
             "versions": versions(),
             "device": device_name(self.device),
             "processes": self.world.size,

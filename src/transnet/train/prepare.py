@@ -30,7 +30,7 @@ class Prepared:
 
     def __init__(
         self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *,
-        data: str | None, quiet: bool,
+        data: str | None, quiet: bool, at_once: int = 1,
     ) -> None:  # fmt: skip
         names = d4.parse(config.transforms)  # a mistake there is said before anything is read
         check_apart(config.out, data or config.data)
@@ -40,7 +40,7 @@ class Prepared:
         resume = processes.any(config.resume or restarts() > 0, device)
         self.config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
         self.run = Run(config.out)
-        self.given = model
+        self.given, self.at_once = model, at_once
         self.place = data or config.data
         self.seconds = 0.0  # of training, over all processes that went on with the run
 

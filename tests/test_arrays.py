@@ -54,6 +54,12 @@ def test_images_and_labels_by_their_other_names(tmp_path: Path) -> None:
     assert (data.channels, len(data.train), len(data.test)) == (1, 20, 4)
 
 
+@pytest.mark.parametrize("names", [("x", "y"), ("X", "y"), ("images", "labels")])
+def test_one_set_by_any_of_its_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    x, y = names
+    assert len(open_data(saved(tmp_path, **{x: images(), y: LABELS})).train) == 16
+
+
 def test_whole_numbers_of_other_types_are_taken(tmp_path: Path) -> None:
     x = images()
     floats = x.astype(np.float32)

@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, exit codes, messages without tracebacks."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -45,6 +46,16 @@ def test_help_names_every_verb_and_each_verb_explains_itself(capsys):
             run([verb, "--help"])
         assert left.value.code == 0
         assert "usage: transnet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
+def test_whoever_reads_the_output_may_stop(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "transnet", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.stderr == ""
 
 
 def test_a_finished_run_has_its_five_files_and_a_result(t2):
@@ -223,6 +234,9 @@ def test_the_demo_compares_base_with_transnet_at_equal_passes(tmp_path):
     shown = transnet("demo", "--seeds", "1", "--epochs", "2", "--train-fraction", "0.1", "--json", figures, check=0)
     for row in ("base", "PT2, pruned", "T2, all heads", "PT3, pruned", "T3, all heads"):
         assert row in shown.stdout
-    rows = {row["kind"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert "one seed" in shown.stdout
+    found = json.loads(figures.read_text())
+    assert found["command"] == "transnet demo --seeds 1 --train-fraction 0.1 --epochs 2"
+    rows = {row["kind"]: row for row in found["rows"]}
     assert rows["base, 2× epochs"]["train_passes"] == rows["T2"]["train_passes"]
     assert rows["base, 3× epochs"]["train_passes"] == rows["T3"]["train_passes"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from small_runs import images_file, run
 from transnet import TransNet, d4, load
@@ -119,9 +119,11 @@ def test_batches_do_not_matter(size: int) -> None:
 
 def test_counting_leaves_the_network_as_it_was() -> None:
     net = network().train()
+    frozen = next(layer for layer in net.modules() if isinstance(layer, nn.BatchNorm2d)).eval()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     counted(net, flip=True)
     assert net.training
+    assert [layer for layer in net.modules() if not layer.training] == [frozen]
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert not any(p.grad is not None for p in net.parameters())
 

@@ -51,7 +51,7 @@ def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
     curves = curves_of(small_study)
     assert [len(point["ensembles"]) for point in curves["base"]] == [4, 2, 1, 1]
     assert [len(point["ensembles"]) for point in curves["PT2"]] == [4, 2, 1, 1]
-    assert [len(point["ensembles"]) for point in curves["Tm"]] == [2, 2, 2, 2]
+    assert [len(point["ensembles"]) for point in curves["Tm"]] == [4, 4, 2, 2]
     for curve in curves.values():
         for m, point in enumerate(curve, 1):
             assert point["instances"] == point["passes"] == m
@@ -83,12 +83,15 @@ def comparison(last: dict[str, float], layers: dict[str, tuple[float, float]]) -
     falling = {model: [value] for model, value in last.items()}
     rising = {model: [1 - value] for model, value in last.items()}
     measures = {"l2": falling, "relative": falling, "cosine": rising, "pearson": rising}
-    return {"group": "r0,r1,r2,r3", "seed": 0, "runs": runs, "last_layer": measures}
+    random = {"of": "base", "l2": [0.5], "relative": [0.8], "cosine": [0.6], "pearson": [0.6]}
+    return {"group": "r0,r1,r2,r3", "seed": 0, "runs": runs, "last_layer": measures, "random": random}
 
 
 def test_kernels_are_held_against_what_the_paper_claims() -> None:
     like = {"a": (0.5, 0.51), "b": (0.4, 0.4), "last": (0.2, 0.1)}
-    *_, growing, alone = invariance_sheet(comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like)).notes
+    sheet = invariance_sheet(comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like))
+    assert [cell.text for cell in sheet.rows[-1]][:3] == ["random kernels", "0.5000", "0.8000"]
+    *_, growing, alone = sheet.notes
     assert growing.endswith("So it is here, in one seed: base > T2 > T3.")
     assert "-50 % in the last; of the other 2 layers none differ by more, furthest a with +2 %" in alone
     of_other_seeds = comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like)

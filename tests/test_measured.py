@@ -96,6 +96,24 @@ def test_results_without_weights_that_nothing_was_measured_on(small_study: Path,
     assert "Fig. 5" not in page
 
 
+def test_networks_that_are_gone_count_with_what_their_runs_say(small_study: Path, tmp_path: Path) -> None:
+    copy = moved(small_study, tmp_path / "copy")
+    (file,) = (copy / "measured").iterdir()
+    kept = json.loads(file.read_text())
+    del kept["parts"]["Tm: digits-fast-t3-s1"]
+    file.write_text(json.dumps(kept))
+    expected, found = (measure(only_group(study), study)["ensembles"] for study in (small_study, copy))
+    (t3,) = [point for point in found["Tm"] if point["instances"] == 3]
+    before = expected["Tm"][2]["ensembles"]
+    assert t3["ensembles"][0] == before[0]
+    assert t3["ensembles"][1] == {name: pytest.approx(before[1][name]) for name in ("accuracy", "loss", "n", "passes")}
+    assert found["base"] == expected["base"]
+    write_report(copy)
+    table = (copy / "tables" / "digits-fast-ensembles.md").read_text()
+    assert "Of 1 of these" in table
+    assert "Of 1 of these" not in (small_study / "tables" / "digits-fast-ensembles.md").read_text()
+
+
 def test_a_run_that_was_trained_again_is_measured_again(tmp_path: Path) -> None:
     def run(mark: str) -> FinishedRun:
         return FinishedRun("a", "t2", 0, tmp_path, {"model_sha256": mark}, [])

@@ -53,6 +53,14 @@ def test_the_model_is_copied_not_changed():
     assert isinstance(model.fc, nn.Linear)
 
 
+def test_layers_stay_in_the_mode_they_are_in():
+    model = small().train()
+    model.bn1.eval()
+    net = TransNet(model)
+    assert [name for name, layer in net.named_modules() if not layer.training] == ["backbone.bn1"]
+    assert not any(layer.training for layer in TransNet(model.eval()).modules())
+
+
 def test_fresh_heads_differ_and_copied_heads_are_the_models_own():
     model = small()
     fresh = TransNet(model, "r0,r1")

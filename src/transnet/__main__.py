@@ -1,5 +1,6 @@
 """``python -m transnet``."""
 
+import os
 import sys
 
 
@@ -7,7 +8,15 @@ def main() -> None:
     """The script ``transnet``."""
     from transnet.cli import run
 
-    sys.exit(run(sys.argv[1:]))
+    try:
+        try:
+            status = run(sys.argv[1:])
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough, as in `transnet … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush would complain
+        status = 1
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class TransNet(nn.Module):
 
         self.backbone = copy.deepcopy(model)  # f: the model with its last layer taken out
         linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
-        self._put(self.backbone, nn.Identity())
+        self._put(self.backbone, nn.Identity().train(model.training))
         self.heads = nn.ModuleList()
         for _ in range(1 if heads == "shared" else len(self._names)):
             g = copy.deepcopy(linear)
@@ -72,7 +72,9 @@ class TransNet(nn.Module):
             self.heads.append(g)
         if bn == "separate":
             split_statistics(self.backbone, len(self._names))
-        self.train(model.training)
+        # Not self.train: the backbone may have layers in evaluation mode while it trains, such as frozen batch norm.
+        self.heads.train(model.training)
+        self.training = model.training
 
     @property
     def transforms(self) -> tuple[str, ...]:

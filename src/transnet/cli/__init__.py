@@ -64,6 +64,8 @@ def _guarded(verb: str, arguments: Sequence[str]) -> int:
         return _fail(error, 2)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         return _fail(error, 1)
     except Exception as error:

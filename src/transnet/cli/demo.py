@@ -35,5 +35,12 @@ def run(arguments: Sequence[str]) -> int:
     out = Path(options.out) if options.out else None
     rows = demo(out, seeds=options.seeds, train_fraction=options.train_fraction, epochs=options.epochs)
     if options.json:
-        Path(options.json).write_text(json.dumps(summary(rows), indent=1))
+        Path(options.json).write_text(json.dumps(summary(rows, _command(options)), indent=1))
     return 0
+
+
+def _command(options: Options) -> str:
+    """What does it again; where files went is no part of it."""
+    given = {name: getattr(options, name) for name in ("seeds", "train_fraction", "epochs")}
+    changed = {name: value for name, value in given.items() if value != getattr(Options, name)}
+    return " ".join(["transnet demo", *(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())])

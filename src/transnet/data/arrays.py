@@ -14,8 +14,8 @@ from transnet.data.stores import ArrayStore
 
 _PARTS = ("train", "val", "test")
 _LAYOUT = (
-    "expected are the arrays x and y, or x_train y_train x_test y_test [x_val y_val], or train_images"
-    " train_labels and so on, and optionally classes, the names"
+    "expected are the arrays x and y, or images and labels, or x_train y_train x_test y_test [x_val y_val], or"
+    " train_images train_labels and so on, and optionally classes, the names"
 )
 
 
@@ -44,8 +44,9 @@ def read_npz(path: Path) -> Source:
     """
     arrays = _load(path)
     parts = {part: found for part in _PARTS if (found := _part(path, arrays, part)) is not None}
-    if not parts and "x" in arrays and "y" in arrays:
-        parts = {"train": ("x", "y")}
+    whole = [pair for pair in (("x", "y"), ("X", "y"), ("images", "labels")) if set(pair) <= set(arrays)]
+    if not parts and whole:
+        parts = {"train": whole[0]}
     if "train" not in parts:
         raise DataError(f"{path}: no training images in {' '.join(arrays) or 'an empty file'}; {_LAYOUT}")
 

@@ -105,7 +105,7 @@ class _Classifier(nn.Module):
     def __init__(self, net: TransNet, evaluate: str) -> None:
         super().__init__()
         self.net, self.heads = net, "r0" if evaluate == "pruned" else None
-        self.train(net.training)
+        self.training = net.training
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net.predict(x, heads=self.heads)

@@ -4,19 +4,31 @@ Base, pruned and full are measured by one protocol: eval mode, untouched images,
 one. The pruned classifier is the identity head, at one pass of the untransformed image.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from transnet import d4
 from transnet.measure.uncertainty import uncertainty
 from transnet.model import TransNet
 
 Batches = Iterable[tuple[Tensor, Tensor]]  # normalised images and class indices
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode while the block lasts; then every layer is in the mode that it was in, frozen ones too."""
+    before = {module: module.training for module in net.modules()}
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
 
 
 @torch.no_grad()
@@ -31,9 +43,7 @@ def count(
     device = next(net.parameters()).device
     m = len(net.transforms)
     sums = torch.zeros(1 + flip, m + 1, 3, dtype=torch.float64, device=device)
-    training = net.training
-    net.eval()
-    try:
+    with evaluating(net):
         for x, y in batches:
             with autocast():
                 logits = net(x).float()
@@ -42,8 +52,6 @@ def count(
                     views.append((logits + net(d4.apply("m0", x)).float()) / 2)
             for i, view in enumerate(views):
                 sums[i] += _count(torch.cat([view, view.mean(1, keepdim=True)], 1), y)
-    finally:
-        net.train(training)
     return sums
 
 
@@ -104,17 +112,13 @@ def outputs(
 ) -> list[Tensor]:
     """The logits themselves, (N, m, K) on the CPU, plain and, with ``flip``, the mean with those of flip(x)."""
     views: list[list[Tensor]] = [[], []] if flip else [[]]
-    training = net.training
-    net.eval()
-    try:
+    with evaluating(net):
         for x, _ in batches:
             with autocast():
                 logits = net(x).float()
                 views[0].append(logits.cpu())
                 if flip:
                     views[1].append(((logits + net(d4.apply("m0", x)).float()) / 2).cpu())
-    finally:
-        net.train(training)
     return [torch.cat(view) for view in views]
 
 

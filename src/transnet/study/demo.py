@@ -74,11 +74,11 @@ def _config(out: Path, transforms: str, seed: int, train_fraction: float, epochs
     )  # fmt: skip
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
     """The demo's figures, run by run, with where they come from."""
     some = rows[0]["result"]
     return {
-        "command": "transnet demo",
+        "command": command,
         "commit": some["commit"],
         "versions": some["versions"],
         "device": some["device"],
@@ -104,7 +104,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     n = len({row["seed"] for row in rows})
     table = Table(
         title=f"digits, {some['train']['n']} training images, {some['test']['full']['n']} test images, "
-        f"mean ± standard error over {n} seeds"
+        + ("one seed" if n == 1 else f"mean ± standard error over {n} seeds")
     )
     for column in ("", "accuracy %", "test / train loss", "training passes", "passes an image"):
         table.add_column(column, justify="left" if not column else "right")

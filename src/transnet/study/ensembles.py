@@ -45,7 +45,7 @@ def ensembles_of(group: Group) -> list[Ensemble]:
                     if all(seed in runs for seed in seeds):
                         found.append(Ensemble(curve, m, tuple(runs[seed] for seed in seeds)))
     for m in range(1, MEMBERS + 1):
-        found += [Ensemble("Tm", m, (run,)) for run in group.compared("base" if m == 1 else f"t{m}")]
+        found += [Ensemble("Tm", m, (run,)) for run in group.runs.get("base" if m == 1 else f"t{m}", ())]
     return found
 
 
@@ -61,6 +61,14 @@ def scores_of(ensemble: Ensemble, outputs: Sequence[Outputs]) -> dict[str, Any]:
     else:
         heads = [member.views[-1][:, member.transforms.index("r0")] for member in outputs]
     return ensemble_entry(heads, outputs[0].labels, passes=len(heads) * len(outputs[0].views))
+
+
+def known_of(ensemble: Ensemble) -> dict[str, Any] | None:
+    """What a run's own result says of an ensemble of one network, without its outputs: accuracy, loss and passes."""
+    if len(ensemble.members) > 1:
+        return None
+    score = ensemble.members[0].score("full" if ensemble.curve == "Tm" else "pruned")
+    return {name: score[name] for name in ("accuracy", "loss", "n", "passes")}
 
 
 def curves_of(measured: Sequence[tuple[Ensemble, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:

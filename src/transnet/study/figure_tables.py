@@ -41,13 +41,18 @@ def ensembles_sheet(curves: dict[str, list[dict[str, Any]]]) -> Sheet:
         "ensemble", "instances", "accuracy %", "n", "loss", "calibration error %", "disagreement", "finds errors",
         "passes an image",
     )  # fmt: skip
-    notes = (
+    every = [entry for points in curves.values() for point in points for entry in point["ensembles"]]
+    notes = [
         "n counts ensembles that share no network; ± is the standard error over them. A single one has none.",
         "Loss: cross-entropy of the mean of the members' outputs. Calibration error: 15 bins of the top probability.",
         "Disagreement: mean divergence of the members' probabilities from their mean, in nats. Finds errors: area "
         "under the ROC curve when disagreement picks out the wrong answers, 0.5 for chance.",
-    )
-    return Sheet("ensembles", "The points of Fig. 3", columns, tuple(rows), notes)
+    ]
+    if partly := sum("calibration_error" not in entry for entry in every):
+        notes.append(
+            f"Of {partly} of these {len(every)} the weights were gone: they count in n, accuracy and loss alone."
+        )
+    return Sheet("ensembles", "The points of Fig. 3", columns, tuple(rows), tuple(notes))
 
 
 def generalization_sheet(group: Group) -> Sheet:
@@ -84,11 +89,20 @@ def invariance_sheet(comparison: dict[str, Any]) -> Sheet:
         )
         for model in measures["l2"]
     ]
+    random = comparison["random"]
+    rows.append(
+        (
+            sheets.name("random kernels"),
+            *(sheets.mean_of(random[how], digits=4) for how in measures),
+            sheets.seeds(len(random["l2"])),
+        )
+    )
     columns = ("model", "IS", "IS / norm", "cosine", "pearson", "n")
     notes = (
         f"Mean of the last layer's kernels under {comparison['group'].replace(',', ' ')}, mean ± standard error over "
         "seeds. IS and IS / norm: higher is less invariant. Cosine and Pearson, with the group mean: higher is more.",
-        f"The figures show seed {comparison['seed']}.",
+        "Random kernels: of independent normal entries and the same shape, for IS of the mean norm that "
+        f"{random['of']}'s have. The figures show seed {comparison['seed']}.",
         *_held_against_the_paper(comparison),
     )
     return Sheet("invariance", "The last layer of Figs. 5 and 6", columns, tuple(rows), notes)

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from transnet.data import DataError, DataSet
 from transnet.invariance import ROTATIONS, Measure, kernels
-from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, scores_of
+from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, scores_of
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.kernels import score_kernels
 from transnet.train.checkpoint import write_atomically
@@ -90,9 +90,12 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
         return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run))
 
     compared = [run for kind in KERNELS for run in group.compared(kind)]
+    ensembles = [(one, scores(one)) for one in ensembles_of(group)]
+    if any(entry for _, entry in ensembles):  # then what is known of the others stands beside them
+        ensembles = [(one, entry or known_of(one)) for one, entry in ensembles]
     return {
         "invariance": _comparison([(run, found) for run in compared if (found := kernels_of(run))]),  # needs no data
-        "ensembles": curves_of([(one, entry) for one in ensembles_of(group) if (entry := scores(one))]),
+        "ensembles": curves_of([(one, entry) for one, entry in ensembles if entry]),
     }
 
 
@@ -102,7 +105,12 @@ def _kernels(run: FinishedRun) -> Found:
     if not kernels(net.backbone):
         return {}
     found = {how: score_kernels(net, group=ROTATIONS, measure=how) for how in get_args(Measure)}
-    return {**found["l2"], "last_layer": {how: list(of["layers"].values())[-1]["mean"] for how, of in found.items()}}
+    last = {how: list(of["layers"].values())[-1] for how, of in found.items()}
+    return {
+        **found["l2"],
+        "last_layer": {how: layer["mean"] for how, layer in last.items()},
+        "random": {how: layer["random"] for how, layer in last.items()},
+    }
 
 
 def _comparison(found: list[tuple[FinishedRun, Found]]) -> dict[str, Any] | None:
@@ -112,6 +120,7 @@ def _comparison(found: list[tuple[FinishedRun, Found]]) -> dict[str, Any] | None
     seeds = [run.seed for run, _ in found]
     shown = max(sorted(set(seeds)), key=seeds.count)  # the first of those with the most kinds
     kinds = dict.fromkeys(run.kind for run, _ in found)
+    first = found[0][0].kind
     return {
         "group": ROTATIONS,
         "measure": "l2",
@@ -123,5 +132,9 @@ def _comparison(found: list[tuple[FinishedRun, Found]]) -> dict[str, Any] | None
                 for kind in kinds
             }
             for how in get_args(Measure)
+        },
+        "random": {
+            "of": KERNELS[first],
+            **{how: [of["random"][how] for run, of in found if run.kind == first] for how in get_args(Measure)},
         },
     }

@@ -78,9 +78,8 @@ def print_scores(views: dict[str, dict[str, Any] | None]) -> None:
     calibrated = "calibration_error" in some["full"]
     table = Table()
     table.add_column("")
-    table.add_column("passes", justify="right")
     for title in shown:
-        for column in ("accuracy %", "loss", *(["calibration\nerror %"] if calibrated else [])):
+        for column in ("passes", "accuracy %", "loss", *(["calibration\nerror %"] if calibrated else [])):
             table.add_column(f"{column}\n{title}", justify="right")
     rows = {"pruned": [view["pruned"] for view in shown.values()], "full": [view["full"] for view in shown.values()]}
     for i, head in enumerate(some["heads"]):
@@ -89,9 +88,9 @@ def print_scores(views: dict[str, dict[str, Any] | None]) -> None:
         if entries[0]:
             cells = []
             for entry in entries:
-                cells += [f"{100 * entry['accuracy']:.2f}", f"{entry['loss']:.4f}"]
+                cells += [str(entry["passes"]), f"{100 * entry['accuracy']:.2f}", f"{entry['loss']:.4f}"]
                 cells += [f"{100 * entry['calibration_error']:.2f}"] if calibrated else []
-            table.add_row(title, str(entries[0]["passes"]), *cells)
+            table.add_row(title, *cells)
     console = Console()
     console.print(table)
     for title in ("pruned", "full"):

@@ -8,7 +8,8 @@ import json
 import statistics
 from pathlib import Path
 
-from study_tables import accuracy, groups, made_with, source
+from study_tables import accuracy, groups, headline, made_with, source
+from transnet import recipes
 from transnet.measure.metrics import difference
 from transnet.study import sheets
 from transnet.study.plan import TARGETS
@@ -200,10 +201,13 @@ def tuning():
                                                                row["T2"]["full"]))]
         for row in found["rows"]
     ]  # fmt: skip
+    chosen = recipes.settings("fast", "cifar100")
     caption = (
         f"The recipe `fast`: accuracy on validation images, {found['split']} of CIFAR-100, {found['epochs']} epochs, "
         f"one seed, {found['device']} ([results/tune_fast.json](results/tune_fast.json)). The first row is the "
-        "starting point, the others change one thing. These images chose the recipe, so they do not judge it."
+        "starting point, the others change one thing. These images chose the recipe, so they do not judge it. It has "
+        f"learning rate {chosen['lr']:g}, decay {chosen['weight_decay']:g} and smoothing "
+        f"{chosen['label_smoothing']:g}: the row with the best base."
     )
     if "remark" in found:
         caption += f" The file's remark: {found['remark']}"
@@ -276,7 +280,8 @@ def files():
 
 
 TABLES = {
-    "demo": demo, "results": results, "speed": speed, "costs": costs, "anytime": anytime, "studies": studies,
+    "headline": lambda: headline(RESULTS), "demo": demo, "results": results, "speed": speed, "costs": costs,
+    "anytime": anytime, "studies": studies,
     "tuning": tuning, "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user,
     "tutorial times": times,
     **{f"tutorial {name}": printed(i) for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))},

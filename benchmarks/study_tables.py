@@ -36,6 +36,24 @@ def accuracy(results):
     return "\n\n".join(texts)
 
 
+def headline(results):
+    """What two heads gain, against base and against base of equal passes, where that was measured."""
+    for group, _, title in groups(results):
+        found = {row.name: row for target in ("full", "pruned") for row in rows_of(group, target)}
+        pruned, full = found.get("PT2"), found.get("T2")
+        if pruned and full and pruned.to_base and pruned.to_equal and full.to_equal:
+            return (
+                f"On {title.partition(',')[0]} ({group.some.settings['model']}, n = {len(pruned.values)} seeds) a "
+                "network trained with two heads and pruned back is "
+                f"{sheets.gap(pruned.to_base).text} points better than the same network trained plainly, at equal "
+                f"cost of prediction. Training cost twice as much; against one trained plainly for as long it is "
+                f"{sheets.gap(pruned.to_equal).text}. Both heads kept, at twice the cost of prediction, gain "
+                f"{sheets.gap(full.to_base).text} and {sheets.gap(full.to_equal).text}. In brackets: 95 % intervals. "
+                "All of it is under [Results](#results)."
+            )
+    return "What it gains is not measured yet."
+
+
 def groups(results):
     """Every group of every study: (group, its folder, title), those of `STUDIES` first, in their order.
 
@@ -97,6 +115,7 @@ def notes(rows):
     return (
         f"Against base: {verdict([(row.name, row.to_base) for row in gains])}.",
         f"Against base of equal training passes: {verdict([(row.name, row.to_equal) for row in gains])}.",
+        "Passes an image count its mirror image too, as the paper tests: without it they are half.",
         "± is the standard error over seeds; differences are in points with Welch's 95 % interval. "
         f"The paper: mean ± standard error of {N} repetitions.",
     )

@@ -229,6 +229,25 @@ def test_a_study_inside_its_data_is_refused_and_nothing_made(tmp_path, capsys):
     assert not (tmp_path / "study").exists()
 
 
+def test_a_study_does_not_go_among_other_files(t2, capsys):
+    before = sorted(t2.iterdir())
+    assert run(["reproduce", "invariance", "--data", "digits", "--out", str(t2)]) == 2
+    assert "holds other files, but no study" in capsys.readouterr().err
+    assert sorted(t2.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "epochs", "batch"), [("cifar100", 60, 512), ("digits", 30, 128), ("cifar100 --recipe paper", 300, 64)]
+)
+def test_help_shows_the_defaults_for_the_data(words, epochs, batch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(["train", *words.split(), "--help"])
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Passes over the training set. (default: {epochs})" in shown
+    assert f"(default: {batch})" in shown
+
+
 def test_the_demo_compares_base_with_transnet_at_equal_passes(tmp_path):
     figures = tmp_path / "demo.json"
     shown = transnet("demo", "--seeds", "1", "--epochs", "2", "--train-fraction", "0.1", "--json", figures, check=0)

@@ -65,7 +65,7 @@ def test_a_name_says_what_the_run_is() -> None:
 
 def test_a_folder_with_other_settings_is_refused_before_anything_trains(tmp_path: Path) -> None:
     small = {"out": str(tmp_path), "seeds": 1, "epochs": 1, "train_fraction": 0.1, "device": "cpu"}
-    train(next(run.config for run in plan(study("pruned", **small)) if run.kind == "base"), quiet=True)
+    train(next(run.config for run in plan(study("pruned", **small)) if run.kind == "base-x2"), quiet=True)
     assert plan(study("pruned", **small))
     assert plan(study("pruned", **{**small, "device": "cuda", "checkpoint_every": 7, "data": "/elsewhere/digits"}))
     with pytest.raises(ConfigError, match="--epochs: 1 before, 2 now; give another --out"):

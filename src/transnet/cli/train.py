@@ -40,11 +40,15 @@ def train_config(arguments: Sequence[str]) -> "TrainConfig":
         if _value(arguments, "--recipe"):
             raise ConfigError("--recipe: a run's --config has its settings already; leave one of the two out")
         return parsed(from_dict({**read_config(Path(path)), "out": tyro.MISSING, "resume": False}))
+
+    def with_defaults_of(data: str, recipe: str) -> TrainConfig:
+        return parsed(dataclasses.replace(configured(data, "", recipe=recipe), data=tyro.MISSING, out=tyro.MISSING))
+
     # Which defaults hold depends on two of the options: they are read first.
+    if {"-h", "--help"} & set(words):
+        return with_defaults_of(words[0], _value(arguments, "--recipe") or "fast")
     first = parsed(configured(tyro.MISSING, tyro.MISSING))
-    return parsed(
-        dataclasses.replace(configured(first.data, first.out, recipe=first.recipe), data=tyro.MISSING, out=tyro.MISSING)
-    )
+    return with_defaults_of(first.data, first.recipe)
 
 
 def _value(arguments: Sequence[str], flag: str) -> str | None:

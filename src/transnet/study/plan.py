@@ -187,5 +187,7 @@ def _check_settings(run: PlannedRun) -> None:
         return
     before, now = folder.read_config().get("train", {}), to_dict(run.config)
     now["model"] = now["model"] or before.get("model")
+    for settings in (before, now):  # as they were asked for: those of the base
+        settings["epochs"] = settings.get("epochs", 0) // KINDS[run.kind].epochs
     if found := differences(before, now):
         raise ConfigError(f"--out: {folder.path} was begun with other settings: {'; '.join(found)}; give another --out")

@@ -11,6 +11,7 @@ from transnet.study.execute import Here, Outcome, Place, execute
 from transnet.study.finished import note_study
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.report import write_report
+from transnet.train.config import ConfigError
 from transnet.train.device import find_device
 from transnet.train.distributed import World
 from transnet.train.evaluation import own_data
@@ -24,6 +25,7 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
     Returns:
         How the runs went, and the report; None where the study was stopped or no run finished.
     """
+    _check_folder(Path(study.out))
     runs = plan(study)
     _check_data(study, runs)
     check_apart(study.out, study.data)
@@ -37,6 +39,13 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
     if outcome.stopped or len(outcome.failed) == len(runs):
         return outcome, None
     return outcome, write_report(study.out, data=study.data, device=study.device)
+
+
+def _check_folder(out: Path) -> None:
+    """A study goes into a folder of its own, not among the files of a run or of anything else."""
+    ours = ("runs", "logs", "study.json")
+    if out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in ours):
+        raise ConfigError(f"--out: {out} holds other files, but no study; give a new folder, or one of a study")
 
 
 def _check_data(study: Study, runs: list[PlannedRun]) -> None:

@@ -35,7 +35,8 @@ class TrainConfig:
     transforms: str = "r0,r1"
     """One head each, comma-separated, of r0 r1 r2 r3 m0 m1 m2 m3. r0 alone is the base classifier."""
     recipe: Literal["fast", "paper"] = "fast"
-    """Where the other defaults come from: fast (one-cycle), or paper (the paper's appendix A)."""
+    """Where the other defaults come from: fast (one-cycle), or paper (the paper's appendix A). They also depend on the
+    data: `transnet train DATA --help` shows them."""
     seed: int = 0
     """Decides initial weights, data order and augmentation."""
     epochs: int = 60

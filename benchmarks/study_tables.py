@@ -10,7 +10,7 @@ from transnet.study import sheets
 from transnet.study.finished import read_folder
 from transnet.study.paper import N
 from transnet.study.report import facts
-from transnet.study.tables import rows_of
+from transnet.study.tables import cautions, rows_of, verdict
 from transnet.train.config import TrainConfig
 
 STUDIES = {
@@ -99,25 +99,8 @@ def notes(rows):
         f"Against base of equal training passes: {verdict([(row.name, row.to_equal) for row in gains])}.",
         "± is the standard error over seeds; differences are in points with Welch's 95 % interval. "
         f"The paper: mean ± standard error of {N} repetitions.",
+        *cautions(rows),
     )
-
-
-def verdict(gaps):
-    """Which classifiers are ahead or behind by more than the error, and which are not."""
-
-    def found(gap):
-        if gap is None:
-            return "not measured"
-        if gap.low is None:
-            return "for want of seeds nothing can be said of"
-        if not gap.certain:
-            return "inside the error"
-        return "ahead" if gap.mean > 0 else "behind"
-
-    said = {}
-    for name, gap in gaps:
-        said.setdefault(found(gap), []).append(name)
-    return "; ".join(f"{what} {' '.join(names)}" for what, names in said.items())
 
 
 def again(group, target):

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transnet.study.drawing import inline
+from transnet.study.drawing import inline, make_logarithmic, new_figure
 from transnet.study.figure_tables import invariance_sheet
+from transnet.study.figures import draw_generalization
 from transnet.study.finished import read_folder
 from transnet.study.kernels import draw, print_comparison
 from transnet.study.measured import measure
@@ -30,6 +31,58 @@ def test_every_figure_in_every_format(small_study: Path, name: str) -> None:
     assert page.startswith("<svg")
     assert "#000000" not in page
     assert "viewBox" in page.split(">", 1)[0]
+
+
+def written(svg: Path) -> list[str]:
+    """The words and numbers of a drawing."""
+    return ["".join(item.itertext()).strip() for item in ElementTree.parse(svg).getroot().iter() if "text" in item.tag]
+
+
+def test_learning_curves_are_drawn_over_passes_and_say_what_an_epoch_costs(small_study: Path) -> None:
+    words = written(small_study / "figures" / "digits-fast-generalization.svg")
+    assert "training passes of each image: one an epoch of base, two of PT2" in words
+    for title in ("base", "PT2", "base, 2× epochs"):
+        assert {f"{title}, test", f"{title}, training"} <= set(words)
+
+
+def test_a_head_more_moves_the_learning_curve_to_the_right(
+    small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr("transnet.study.figures.save", lambda figure, path: drawn.append(figure) or [])
+    draw_generalization(read_folder(small_study)[0], tmp_path)
+    last = {line.get_label(): line.get_xdata()[-1] for line in drawn[0].axes[0].get_lines()}
+    assert [last[f"{title}, test"] for title in ("base", "PT2", "base, 2× epochs")] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.15, 4.2), (0.9, 1.3), (0.001, 4.0), (1.2, 2.4), (2.31, 2.34)])
+def test_a_logarithmic_scale_can_be_read(low: float, high: float) -> None:
+    figure, axes = new_figure()
+    axes.plot([0, 1], [low, high])
+    make_logarithmic(axes)
+    figure.canvas.draw()
+    bottom, top = axes.get_ylim()
+    shown = [tick for tick in axes.yaxis.get_major_ticks() if bottom <= tick.get_loc() <= top]
+    values = [float(tick.label1.get_text()) for tick in shown]
+    assert len(set(values)) > 2
+    assert values == pytest.approx([tick.get_loc() for tick in shown], rel=1e-3)
+
+
+def test_the_last_layers_kernels_are_drawn_as_shares_that_reach_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr("transnet.study.kernels.save", lambda figure, path: drawn.append(figure) or [])
+    layers = {"a": {"mean": 0.5, "std": 0.1, "n": 4, "random": 0.6}}
+    runs = {
+        "base": {"transforms": "r0", "layers": layers, "last": [0.4, 0.1, 0.2, 0.3]},
+        "T2": {"transforms": "r0,r1", "layers": layers, "last": [0.1]},
+    }
+    draw({"group": "r0,r1", "measure": "l2", "runs": runs}, tmp_path)
+    base, t2 = drawn[1].axes[0].get_lines()
+    assert list(zip(*base.get_data(), strict=True)) == [(0.1, 0), (0.1, 25), (0.2, 50), (0.3, 75), (0.4, 100)]
+    assert list(t2.get_ydata()) == [0, 100]
+    assert base.get_marker() != t2.get_marker()  # to be told apart in grey
 
 
 def test_ids_of_several_figures_do_not_meet(small_study: Path) -> None:

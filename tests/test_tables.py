@@ -170,19 +170,22 @@ def test_the_table_warns_of_two_seeds_and_of_runs_that_are_all_alike() -> None:
 
 
 def test_every_number_of_heads_is_judged_at_the_head_of_the_report() -> None:
+    def said(values: dict[str, list[float]]) -> list[str]:
+        return [finding.replace("\u00a0", " ") for finding in findings(group(values))]
+
     values = {**CLEAR, "t4": [75.0, 75.1, 75.2], "base-x3": [78.1, 78.4]}
-    assert findings(group(values)) == [
+    assert said(values) == [
         "Points against the base: ahead PT2 +3.00, PT3 +1.93, T2 +3.00, T3 +1.93; behind PT4 −1.10, T4 −1.10.",
         "Against the base of equal training passes: ahead PT2 +2.07, T2 +2.07; inside the error PT3 −0.12, T3 −0.12; "
         "not measured PT4, T4.",
         "n = 2 or 3; ahead or behind is what has a 95 % interval without zero in it. "
         "The intervals stand in Tables 2 and 3.",
     ]
-    assert findings(group({"base": [76.0], "t2": [79.0]}))[0] == (
+    assert said({"base": [76.0], "t2": [79.0]})[0] == (
         "Points against the base: for want of seeds nothing can be said of PT2 +3.00, T2 +3.00."
     )
-    assert findings(group({"base": [76.0], "t2": [79.0]}))[-1] == "One seed: no intervals."
-    assert findings(group({"base": [76.0]})) == []
+    assert said({"base": [76.0], "t2": [79.0]})[-1] == "One seed: no intervals."
+    assert said({"base": [76.0]}) == []
 
 
 def test_no_table_without_base_or_without_a_rival() -> None:

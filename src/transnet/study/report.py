@@ -83,14 +83,17 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
     drawn = folder / "figures"
     curves = measured["ensembles"]
     if any(len(points) > 1 for points in curves.values()):
-        caption = "Every instance is one complete pass from image to output; an ensemble is the mean of the outputs."
+        caption = (
+            "Every instance is one complete pass from image to output; an ensemble is the mean of "
+            "the outputs. Mean ± standard error over ensembles that share no network."
+        )
         figures.append(
             _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
         )
     if group.compared("base") and group.compared("t2"):
         caption = (
-            "Left: loss of the identity head, mean over seeds; while training it is that of augmented images. "
-            "Right: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
+            "Above: loss of the identity head, mean over seeds; while training it is that of augmented images. "
+            "Below: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
             "the base of m× epochs."
         )
         figures.append(
@@ -102,6 +105,7 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
             "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant."
         )
         figures.append(_figure("Fig. 5: kernel invariance by layer", files[: len(files) // 2], caption))
+        caption = "The share of kernels with at most that distance: a curve further left is of more invariant ones."
         figures.append(
             _figure("Fig. 6: the last layer's kernels", files[len(files) // 2 :], caption, invariance_sheet(kernels))
         )
@@ -121,7 +125,7 @@ def findings(group: Group) -> list[str]:
         return []
 
     def judged(gaps: list[tuple[str, Difference | None]]) -> str:
-        return verdict([(name if gap is None else f"{name} {as_text(gap.mean, '+.2f')}", gap) for name, gap in gaps])
+        return verdict([(f"{name}\u00a0{as_text(gap.mean, '+.2f')}" if gap else name, gap) for name, gap in gaps])
 
     sizes = sorted({n for row in rows for gap in (row.to_base, row.to_equal) if gap for n in gap.n})
     how = f"n = {' or '.join(map(str, sizes))}; ahead or behind is what has a 95 % interval without zero in it."

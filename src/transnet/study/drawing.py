@@ -17,9 +17,9 @@ def new_figure(panels: int = 1) -> tuple[Any, Any]:
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure, axes = plt.subplots(panels, 1, figsize=(5.6, 3.5 * panels), layout="constrained")
-    figure.get_layout_engine().set(hspace=0.08)
+    figure, axes = plt.subplots(panels, 1, figsize=(5.6, 3.5 * panels), layout=ConstrainedLayoutEngine(hspace=0.08))
     for one in [axes] if panels == 1 else axes:
         one.spines[["top", "right"]].set_visible(False)
         one.grid(axis="y", color="#999999", alpha=0.3, linewidth=0.6)

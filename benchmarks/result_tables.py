@@ -10,7 +10,7 @@ from pathlib import Path
 
 from study_tables import accuracy, groups, headline, made_with, source
 from transnet import recipes
-from transnet.measure.metrics import difference
+from transnet.measure.metrics import as_text, difference
 from transnet.study import sheets
 from transnet.study.plan import TARGETS
 
@@ -105,9 +105,9 @@ def speed():
 
     def cells(row):
         bare = row["bare_passes_per_second"]
+        overhead = f"{as_text(100 * row['overhead'], '.1f')} %" if bare else ""
         return [row["model"], row["m"], row["batch"], f"{row['images']:,}", f"{row['seconds_per_epoch']:.3f}",
-                f"{row['passes_per_second']:,.0f}", f"{bare:,.0f}" if bare else "", f"{100 * row['overhead']:.1f} %"
-                if bare else ""]  # fmt: skip
+                f"{row['passes_per_second']:,.0f}", f"{bare:,.0f}" if bare else "", overhead]  # fmt: skip
 
     def measured(*parts):
         rows = dict.fromkeys(tuple(cells(row)) for part in parts for row in part)

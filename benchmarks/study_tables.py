@@ -10,7 +10,7 @@ from transnet.study import sheets
 from transnet.study.finished import read_folder
 from transnet.study.paper import N
 from transnet.study.report import facts
-from transnet.study.tables import rows_of
+from transnet.study.tables import cautions, rows_of, verdict
 from transnet.train.config import TrainConfig
 
 STUDIES = {
@@ -118,25 +118,8 @@ def notes(rows):
         "Passes an image count its mirror image too, as the paper tests: without it they are half.",
         "± is the standard error over seeds; differences are in points with Welch's 95 % interval. "
         f"The paper: mean ± standard error of {N} repetitions.",
+        *cautions(rows),
     )
-
-
-def verdict(gaps):
-    """Which classifiers are ahead or behind by more than the error, and which are not."""
-
-    def found(gap):
-        if gap is None:
-            return "not measured"
-        if gap.low is None:
-            return "for want of seeds nothing can be said of"
-        if not gap.certain:
-            return "inside the error"
-        return "ahead" if gap.mean > 0 else "behind"
-
-    said = {}
-    for name, gap in gaps:
-        said.setdefault(found(gap), []).append(name)
-    return "; ".join(f"{what} {' '.join(names)}" for what, names in said.items())
 
 
 def again(group, target):

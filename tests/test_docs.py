@@ -199,6 +199,21 @@ def test_the_site_loads_nothing_from_elsewhere(site):
 
 
 @pytest.mark.slow
+def test_tables_of_figures_fit_a_laptop_and_break_no_figure(site):
+    with chromium() as driver:
+        size = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get((site / "results.html").as_uri())
+        tables = driver.find_elements("css selector", "table:has(td[style*=right])")
+        assert tables
+        room = driver.execute_script("return document.querySelector('.md-content__inner').clientWidth")
+        for table in tables:
+            assert table.get_property("scrollWidth") <= room
+            heights = {cell.size["height"] for cell in table.find_elements("css selector", "td")}
+            assert max(heights) < 40, "a cell has two lines"
+
+
+@pytest.mark.slow
 def test_pages_fit_wide_and_narrow_screens_and_report_no_error(site):
     with chromium() as driver:
         for name in ("index", "tutorial", "howto/export", "method", "results", "reference/python", "reference/parts"):

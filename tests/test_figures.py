@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transnet.study.drawing import inline
+from transnet.study.drawing import inline, make_logarithmic, new_figure
 from transnet.study.figure_tables import invariance_sheet
+from transnet.study.figures import draw_generalization
 from transnet.study.finished import read_folder
 from transnet.study.kernels import draw, print_comparison
 from transnet.study.measured import measure
@@ -30,6 +31,58 @@ def test_every_figure_in_every_format(small_study: Path, name: str) -> None:
     assert page.startswith("<svg")
     assert "#000000" not in page
     assert "viewBox" in page.split(">", 1)[0]
+
+
+def written(svg: Path) -> list[str]:
+    """The words and numbers of a drawing."""
+    return ["".join(item.itertext()).strip() for item in ElementTree.parse(svg).getroot().iter() if "text" in item.tag]
+
+
+def test_learning_curves_are_drawn_over_passes_and_say_what_an_epoch_costs(small_study: Path) -> None:
+    words = written(small_study / "figures" / "digits-fast-generalization.svg")
+    assert "training passes of each image: one an epoch of base, two of PT2" in words
+    for title in ("base", "PT2", "base, 2× epochs"):
+        assert {f"{title}, test", f"{title}, training"} <= set(words)
+
+
+def test_a_head_more_moves_the_learning_curve_to_the_right(
+    small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr("transnet.study.figures.save", lambda figure, path: drawn.append(figure) or [])
+    draw_generalization(read_folder(small_study)[0], tmp_path)
+    last = {line.get_label(): line.get_xdata()[-1] for line in drawn[0].axes[0].get_lines()}
+    assert [last[f"{title}, test"] for title in ("base", "PT2", "base, 2× epochs")] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.15, 4.2), (0.9, 1.3), (0.001, 4.0), (1.2, 2.4), (2.31, 2.34)])
+def test_a_logarithmic_scale_can_be_read(low: float, high: float) -> None:
+    figure, axes = new_figure()
+    axes.plot([0, 1], [low, high])
+    make_logarithmic(axes)
+    figure.canvas.draw()
+    bottom, top = axes.get_ylim()
+    shown = [tick for tick in axes.yaxis.get_major_ticks() if bottom <= tick.get_loc() <= top]
+    values = [float(tick.label1.get_text()) for tick in shown]
+    assert len(set(values)) > 2
+    assert values == pytest.approx([tick.get_loc() for tick in shown], rel=1e-3)
+
+
+def test_the_last_layers_kernels_are_drawn_as_shares_that_reach_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr("transnet.study.kernels.save", lambda figure, path: drawn.append(figure) or [])
+    layers = {"a": {"mean": 0.5, "std": 0.1, "n": 4, "random": 0.6}}
+    runs = {
+        "base": {"transforms": "r0", "layers": layers, "last": [0.4, 0.1, 0.2, 0.3]},
+        "T2": {"transforms": "r0,r1", "layers": layers, "last": [0.1]},
+    }
+    draw({"group": "r0,r1", "measure": "l2", "runs": runs}, tmp_path)
+    base, t2 = drawn[1].axes[0].get_lines()
+    assert list(zip(*base.get_data(), strict=True)) == [(0.1, 0), (0.1, 25), (0.2, 50), (0.3, 75), (0.4, 100)]
+    assert list(t2.get_ydata()) == [0, 100]
+    assert base.get_marker() != t2.get_marker()  # to be told apart in grey
 
 
 def test_ids_of_several_figures_do_not_meet(small_study: Path) -> None:
@@ -75,42 +128,101 @@ def test_a_report_without_weights_shows_what_was_measured(small_study: Path, tmp
     assert write_report(copy).read_text() == (small_study / "report.html").read_text()
 
 
-def comparison(last: dict[str, float], layers: dict[str, tuple[float, float]]) -> dict[str, Any]:
-    """Of one seed: every model's IS in the last layer, and base's and the others' in all layers."""
+Values = dict[str, list[float]]
+
+
+def comparison(
+    last: Values, layers: dict[str, tuple[float, float]], *, for_its_size: Values | None = None
+) -> dict[str, Any]:
+    """Every model's IS in the last layer, a value a seed, and base's and the others' in all layers of the first."""
     runs = {
         model: {"layers": {name: {"mean": pair[model != "base"]} for name, pair in layers.items()}} for model in last
     }
-    falling = {model: [value] for model, value in last.items()}
-    rising = {model: [1 - value] for model, value in last.items()}
-    measures = {"l2": falling, "relative": falling, "cosine": rising, "pearson": rising}
+    rising = {model: [1 - value for value in values] for model, values in last.items()}
+    measures = {"l2": last, "relative": for_its_size or last, "cosine": rising, "pearson": rising}
     random = {"of": "base", "l2": [0.5], "relative": [0.8], "cosine": [0.6], "pearson": [0.6]}
     return {"group": "r0,r1,r2,r3", "seed": 0, "runs": runs, "last_layer": measures, "random": random}
 
 
-def test_kernels_are_held_against_what_the_paper_claims() -> None:
-    like = {"a": (0.5, 0.51), "b": (0.4, 0.4), "last": (0.2, 0.1)}
-    sheet = invariance_sheet(comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like))
-    assert [cell.text for cell in sheet.rows[-1]][:3] == ["random kernels", "0.5000", "0.8000"]
-    *_, growing, alone = sheet.notes
-    assert growing.endswith("So it is here, in one seed: base > T2 > T3.")
-    assert "-50 % in the last; of the other 2 layers none differ by more, furthest a with +2 %" in alone
-    of_other_seeds = comparison({"base": 0.2, "T2": 0.1, "T3": 0.05}, like)
-    del of_other_seeds["runs"]["T3"]
-    assert "So it is here, in one run of each: base > T2 > T3." in " ".join(invariance_sheet(of_other_seeds).notes)
+LIKE = {"a": (0.5, 0.51), "b": (0.4, 0.4), "last": (0.2, 0.1)}
+ONE_SEED: Values = {"base": [0.2], "T2": [0.1], "T3": [0.05]}
+SEEDS: Values = {"base": [0.2, 0.21, 0.2], "T2": [0.1, 0.11, 0.1], "T3": [0.05, 0.06, 0.05]}
 
-    spread = {"a": (0.5, 0.3), "b": (0.4, 0.4), "last": (0.2, 0.19)}
-    *_, growing, alone = invariance_sheet(comparison({"base": 0.1, "T2": 0.2, "T3": 0.3}, spread)).notes
-    assert growing.endswith("Not here, in one seed: T2 is not below base, T3 is not below T2.")
-    assert "-5 % in the last; of the other 2 layers 1 differs by more, furthest a with -40 %" in alone
+
+def growing(shown: dict[str, Any]) -> str:
+    """What is said of the last layer."""
+    (said,) = (note for note in invariance_sheet(shown).notes if note.startswith("The paper: the last layer"))
+    return said.partition("with every head. ")[2]
+
+
+def test_one_seed_shows_an_order_and_no_more() -> None:
+    sheet = invariance_sheet(comparison(ONE_SEED, LIKE))
+    assert [cell.text for cell in sheet.rows[-1]][:3] == ["random kernels", "0.5000", "0.8000"]
+    falls = "without an error to hold it against: IS and IS / norm fall, base > T2 > T3."
+    assert growing(comparison(ONE_SEED, LIKE)) == f"The order is the same here, in one seed, {falls}"
+    of_other_seeds = comparison(ONE_SEED, LIKE)
+    del of_other_seeds["runs"]["T3"]
+    assert growing(of_other_seeds) == f"The order is the same here, in one run of each, {falls}"
+    partly = growing(comparison({**SEEDS, "T3": [0.05]}, LIKE))
+    assert partly == (
+        "Only in part here, with one run of T3: both fall beyond the error (T2 against base); "
+        "both fall (T3 against T2)."
+    )
+    rising = growing(comparison({"base": [0.1], "T2": [0.2], "T3": [0.3]}, LIKE))
+    assert rising == "Not here, in one seed: neither IS nor IS / norm falls (T2 against base, T3 against T2)."
+
+
+def test_a_head_counts_only_beyond_the_error_over_seeds() -> None:
+    certain = "So it is here, beyond the error over seeds: IS and IS / norm fall, base > T2 > T3."
+    assert growing(comparison(SEEDS, LIKE)) == certain
+    close = growing(comparison({**SEEDS, "T3": [0.05, 0.2, 0.05]}, LIKE))
+    assert close == (
+        "Only in part here, in the mean over seeds: both fall beyond the error (T2 against base); "
+        "both fall, but not beyond the error (T3 against T2)."
+    )
+
+
+def test_smaller_kernels_are_not_called_more_invariant() -> None:
+    for last in (ONE_SEED, SEEDS):
+        same = {model: [0.8] * len(values) for model, values in last.items()}
+        assert (
+            "IS falls, but IS / norm does not, so kernels are smaller, not more invariant (T2 against base"
+            in growing(comparison(last, LIKE, for_its_size=same))
+        )
+        assert "IS / norm falls, but IS does not (T2 against base" in growing(comparison(same, LIKE, for_its_size=last))
+
+
+@pytest.mark.parametrize(
+    ("layers", "in_the_last", "of_the_others"),
+    [
+        (LIKE, "50.0 % lower", "none of 2 differs by more; a differs most and is 2.0 % higher."),
+        (
+            {"a": (0.5, 0.3), "b": (0.4, 0.4), "last": (0.2, 0.19)},
+            "5.0 % lower",
+            "1 of 2 differs by more; a differs most and is 40.0 % lower.",
+        ),
+        (
+            {"a": (0.5, 0.3), "b": (0.4, 0.41), "last": (0.2, 0.19999)},
+            "as good as the same",
+            "2 of 2 differ by more; a differs most and is 40.0 % lower.",
+        ),
+    ],
+)
+def test_the_last_layer_is_held_against_the_others(
+    layers: dict[str, tuple[float, float]], in_the_last: str, of_the_others: str
+) -> None:
+    *_, alone = invariance_sheet(comparison(ONE_SEED, layers)).notes
+    said = f"Here, in one seed, its mean IS is {in_the_last} in the last layer. Of the other layers {of_the_others}"
+    assert alone.endswith(said)
 
 
 def test_a_network_of_one_convolution_has_no_other_layers() -> None:
-    *_, growing = invariance_sheet(comparison({"base": 0.2, "T2": 0.1}, {"patches": (0.2, 0.1)})).notes
-    assert growing.startswith("The paper: the last layer")
+    *_, last = invariance_sheet(comparison({"base": [0.2], "T2": [0.1]}, {"patches": (0.2, 0.1)})).notes
+    assert last.startswith("The paper: the last layer")
 
 
 def test_kernels_of_base_alone_say_nothing_of_the_papers_claims() -> None:
-    assert len(invariance_sheet(comparison({"base": 0.2}, {})).notes) == 2
+    assert len(invariance_sheet(comparison({"base": [0.2]}, {})).notes) == 2
 
 
 def test_a_users_names_are_drawn_as_they_are(tmp_path: Path) -> None:

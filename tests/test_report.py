@@ -79,14 +79,15 @@ def test_it_renders_tables_and_figures(page: Any) -> None:
     assert len(page.find_elements("css selector", "figure svg")) == 4
 
 
-def test_a_click_sorts_and_another_turns_it_round(page: Any) -> None:
-    button = page.find_element("css selector", "#digits-fast-pruned thead th:nth-child(2) button")
+@pytest.mark.parametrize("index", [1, 4])  # accuracy and a difference, which may be below zero
+def test_a_click_sorts_and_another_turns_it_round(page: Any, index: int) -> None:
+    head = page.find_element("css selector", f"#digits-fast-pruned thead th:nth-child({index + 1})")
     for descending in (True, False):
-        button.click()
-        values = [float(text.split()[0]) for text in column(page, "digits-fast-pruned", 1)]
+        head.find_element("css selector", "button").click()
+        shown = [text.split()[0] for text in column(page, "digits-fast-pruned", index)]
+        values = [float(text.replace("−", "-")) for text in shown if text != "–"]
         assert values == sorted(values, reverse=descending)
-    state = page.find_element("css selector", "#digits-fast-pruned thead th:nth-child(2)").get_attribute("aria-sort")
-    assert state == "ascending"
+    assert head.get_attribute("aria-sort") == "ascending"
 
 
 def test_rows_without_a_value_sort_last_both_ways(page: Any) -> None:
@@ -101,12 +102,25 @@ def test_a_run_is_one_click_away(page: Any) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
     run = page.find_element("id", "run-digits-fast-t2-s1")
-    assert not run.get_property("open")
+    every = page.find_element("css selector", "details.runs")
+    assert not every.get_property("open")
+    assert not page.find_element("css selector", "#run-digits-fast-t2-s1 summary").is_displayed()
     page.find_element("link text", "digits-fast-t2-s1").click()
     WebDriverWait(page, 10).until(lambda _: run.get_property("open"))  # the page hears of its new address later
     assert "transnet train digits --out runs/digits-fast-t2-s1" in run.text
     assert "train_fraction" in run.text
     assert len(run.find_elements("css selector", ".curve polyline")) == 4
+    every.find_element("css selector", "summary").click()
+    assert not every.get_property("open")
+    page.find_element("link text", "digits-fast-t2-s1").click()  # the address stays as it is
+    WebDriverWait(page, 10).until(lambda _: every.get_property("open"))
+
+
+def test_a_runs_address_opens_it(page: Any, small_study: Path) -> None:
+    page.get("about:blank")
+    page.get((small_study / "report.html").as_uri() + "#run-digits-fast-t4-s0")
+    assert "transnet train digits" in page.find_element("id", "run-digits-fast-t4-s0").text
+    assert not page.find_element("id", "run-digits-fast-t3-s0").get_property("open")
 
 
 def test_downloads_hold_the_tables(page: Any, small_study: Path) -> None:
@@ -123,6 +137,50 @@ def test_no_screen_has_to_scroll_sideways(page: Any, width: int) -> None:
     look(page, width)
     page.execute_script("document.querySelectorAll('details').forEach(details => details.open = true)")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_phone_shows_figures_whole(page: Any) -> None:
+    look(page, 390)
+    for svg in page.find_elements("css selector", "figure svg"):
+        assert svg.rect["x"] >= 0
+        assert svg.rect["x"] + svg.rect["width"] <= 390
+        sizes = page.execute_script(
+            "return [...arguments[0].querySelectorAll('text')].map(t => t.getBoundingClientRect().height)", svg
+        )
+        assert min(sizes) > 6
+
+
+def test_a_wide_table_says_where_there_is_more_and_keeps_its_names(page: Any) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    box = page.find_element("css selector", ".wide:has(#digits-fast-pruned)")
+
+    def edges() -> set[str]:
+        return {name for name in (box.get_attribute("class") or "").split() if name.startswith("more-")}
+
+    def opacity() -> str:
+        found: str = page.execute_script("return getComputedStyle(arguments[0], '::after').opacity", box)
+        return found
+
+    look(page, 1600)
+    WebDriverWait(page, 10).until(lambda _: edges() == set())
+    assert opacity() == "0"
+    look(page, 390)
+    WebDriverWait(page, 10).until(lambda _: edges() == {"more-right"})
+    assert opacity() == "1"
+    name = page.find_element("css selector", "#digits-fast-pruned tbody th")
+    before = name.rect["x"]
+    for part, seen in ((2, {"more-left", "more-right"}), (1, {"more-left"})):
+        script = "const [box, part] = arguments; box.scrollLeft = (box.scrollWidth - box.clientWidth) / part"
+        page.execute_script(script, box.find_element("css selector", ".scroll"), part)
+        WebDriverWait(page, 10).until(lambda _, seen=seen: edges() == seen)
+        assert name.rect["x"] == before
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        style = "return getComputedStyle(arguments[0], '::after').display"
+        assert page.execute_script(style, box) == "none"
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_dark_and_light_are_both_legible(page: Any) -> None:

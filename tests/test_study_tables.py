@@ -77,9 +77,11 @@ def test_seconds_are_those_of_runs_alone_or_say_that_they_are_not(tmp_path: Path
 def test_a_lead_inside_the_error_is_called_that(tmp_path: Path) -> None:
     keep_study(tmp_path, "cifar100-fast", {**CLEAR, "t4": [75.0, 75.1, 75.2]})
     text = accuracy(tmp_path)
-    assert "Against base: ahead PT2 T2 PT3 T3; behind PT4; inside the error T4." in text
-    assert "Against base of equal training passes: ahead PT2 T2 T3; inside the error PT3; not measured PT4 T4." in text
-    assert lines(text)["PT3"][2] == "-0.03 [-0.46, +0.40]"
+    assert "Against base: ahead PT2, T2, PT3, T3; behind PT4; inside the error T4." in text
+    assert (
+        "Against base of equal training passes: ahead PT2, T2, T3; inside the error PT3; not measured PT4, T4." in text
+    )
+    assert lines(text)["PT3"][2] == "−0.03 [−0.46, +0.40]"
 
 
 def test_one_seed_is_called_one_seed_and_claims_nothing(tmp_path: Path) -> None:
@@ -87,8 +89,19 @@ def test_one_seed_is_called_one_seed_and_claims_nothing(tmp_path: Path) -> None:
     text = accuracy(tmp_path)
     assert lines(text)["PT2"][0] == "99.00 (one seed)"
     assert lines(text)["PT2"][1] == "+4.00"
-    assert "Against base: for want of seeds nothing can be said of PT2 T2." in text
+    assert "Against base: for want of seeds nothing can be said of PT2, T2." in text
     assert "`transnet reproduce pruned --data cifar10 --seeds 1 --epochs 5`" in text
+
+
+def test_few_seeds_and_runs_that_are_all_alike_are_called_that(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar10-fast", {"base": [95.0, 95.0], "t2": [96.0, 96.0], "t3": [96.0, 97.0, 98.0]})
+    text = accuracy(tmp_path)
+    assert lines(text)["PT2"][1] == "+1.00"
+    assert "Against base: ahead T3; inside the error PT3; for want of spread nothing can be said of PT2, T2." in text
+    assert "- Two seeds of base and of PT2 and of T2: intervals with them are wide.\n" in text
+    assert "- A difference without an interval: the runs of each side are all alike, so there is no error.\n" in text
+    keep_study(tmp_path, "cifar100-fast", CLEAR)
+    assert accuracy(tmp_path).count("Two seeds") == accuracy(tmp_path).count("without an interval") == 1
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -193,7 +206,7 @@ def test_the_demo_s_table_claims_no_more_than_its_seeds_allow(
         assert text.endswith("equal training passes: PT2 +1.00 points, no interval (n = 1).")
     else:
         assert lines(text)["PT2, pruned"][:2] == ["93.00 ± 0.58", "3.0 ± 0.6"]
-        assert text.endswith("PT2 +1.00 points, 95 % interval -1.27 to +3.27, inside the error (n = 3).")
+        assert text.endswith("PT2 +1.00 points, 95 % interval −1.27 to +3.27, inside the error (n = 3).")
 
 
 def test_equal_passes_that_were_not_trained_are_called_that() -> None:

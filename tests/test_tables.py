@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transnet.measure.metrics import difference
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.paper import DATA, published
 from transnet.study.plan import KINDS
+from transnet.study.report import findings
 from transnet.study.tables import rows_of, table
 
 
@@ -139,6 +141,51 @@ def test_csv_keeps_numbers_unrounded_and_every_run() -> None:
     assert float(lines[1]["accuracy %: standard error"]) == pytest.approx(0.2 / math.sqrt(3), abs=1e-12)
     assert [float(lines[1][f"accuracy %: run {i}"]) for i in (1, 2, 3)] == pytest.approx([79.0, 79.2, 79.4])
     assert float(lines[1]["to base: low"]) > 0
+
+
+def test_people_read_a_minus_sign_and_programs_a_hyphen() -> None:
+    sheet = table(group({**CLEAR, "t3": [75.0, 75.2, 75.1]}), "pruned")
+    assert sheet is not None
+    assert "| PT3 | 75.10 ± 0.06 | 3 | −1.10 [" in sheet.markdown()
+    assert "| −3.98 ± 0.08 |" in sheet.markdown()  # ours − paper
+    assert not re.search(r"(?<!\w)-\d", sheet.markdown())
+    lines = list(csv.DictReader(io.StringIO(sheet.comma_separated())))
+    assert float(lines[2]["to base"]) == pytest.approx(-1.1)
+    assert sheet.rows[2][3].value == pytest.approx(-1.1)  # what a click sorts by
+
+
+def test_the_table_warns_of_two_seeds_and_of_runs_that_are_all_alike() -> None:
+    def notes(values: dict[str, list[float]]) -> tuple[str, ...]:
+        sheet = table(group(values), "pruned")
+        assert sheet is not None
+        return sheet.notes
+
+    alike = "A difference without an interval: the runs of each side are all alike, so there is no error."
+    assert "Two seeds: intervals are wide." in notes({"base": [76.0, 76.2], "t2": [79.0, 79.2]})
+    assert "Two seeds of PT2: intervals with them are wide." in notes({**CLEAR, "t2": [79.0, 79.2]})
+    assert alike in notes({"base": [76.0, 76.0], "t2": [79.0, 79.0]})
+    for values in (CLEAR, {"base": [76.0], "t2": [79.0]}):
+        assert not [note for note in notes(values) if note == alike or note.startswith("Two seeds")]
+    assert "no interval: the runs of each side are all alike (n = 2)" in str(difference([2.0, 2.0], [1.0, 1.0]))
+
+
+def test_every_number_of_heads_is_judged_at_the_head_of_the_report() -> None:
+    def said(values: dict[str, list[float]]) -> list[str]:
+        return [finding.replace("\u00a0", " ") for finding in findings(group(values))]
+
+    values = {**CLEAR, "t4": [75.0, 75.1, 75.2], "base-x3": [78.1, 78.4]}
+    assert said(values) == [
+        "Points against the base: ahead PT2 +3.00, PT3 +1.93, T2 +3.00, T3 +1.93; behind PT4 −1.10, T4 −1.10.",
+        "Against the base of equal training passes: ahead PT2 +2.07, T2 +2.07; inside the error PT3 −0.12, T3 −0.12; "
+        "not measured PT4, T4.",
+        "n = 2 or 3; ahead or behind is what has a 95 % interval without zero in it. "
+        "The intervals stand in Tables 2 and 3.",
+    ]
+    assert said({"base": [76.0], "t2": [79.0]})[0] == (
+        "Points against the base: for want of seeds nothing can be said of PT2 +3.00, T2 +3.00."
+    )
+    assert said({"base": [76.0], "t2": [79.0]})[-1] == "One seed: no intervals."
+    assert said({"base": [76.0]}) == []
 
 
 def test_no_table_without_base_or_without_a_rival() -> None:

@@ -13,6 +13,11 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), error
 
 
+def as_text(value: float, form: str) -> str:
+    """A number in that format with a true minus sign, to be read; a file of numbers keeps the hyphen."""
+    return f"{value:{form}}".replace("-", "−")
+
+
 class Difference(NamedTuple):
     """A difference of means with its 95 % interval; None where there is no estimate of the spread."""
 
@@ -26,13 +31,21 @@ class Difference(NamedTuple):
         """Whether the interval excludes zero: without one nothing is claimed."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
+    @property
+    def all_alike(self) -> bool:
+        """Whether there is no interval although both sides have several values: none differs from another."""
+        return self.low is None and min(self.n) > 1
+
     def __str__(self) -> str:
         """In points, for a sentence; a lead inside the error is called that."""
         n = "n = " + " and ".join(map(str, dict.fromkeys(self.n)))
-        if self.low is None:
-            return f"{self.mean:+.2f} points, no interval ({n})"
+        mean = as_text(self.mean, "+.2f")
+        if self.low is None or self.high is None:
+            why = ": the runs of each side are all alike" if self.all_alike else ""
+            return f"{mean} points, no interval{why} ({n})"
         verdict = "outside the error" if self.certain else "inside the error"
-        return f"{self.mean:+.2f} points, 95 % interval {self.low:+.2f} to {self.high:+.2f}, {verdict} ({n})"
+        low, high = as_text(self.low, "+.2f"), as_text(self.high, "+.2f")
+        return f"{mean} points, 95 % interval {low} to {high}, {verdict} ({n})"
 
 
 def difference(ours: Sequence[float], others: Sequence[float]) -> Difference:

@@ -12,22 +12,39 @@ FORMATS = (".svg", ".pdf", ".png")
 
 
 def new_figure(panels: int = 1) -> tuple[Any, Any]:
-    """A figure of one panel or several beside each other, and its axes."""
+    """A figure of one panel or several below each other, and its axes: as narrow as a phone can show legibly."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure, axes = plt.subplots(1, panels, figsize=(7, 3.6), layout="constrained")
+    figure, axes = plt.subplots(panels, 1, figsize=(5.6, 3.5 * panels), layout=ConstrainedLayoutEngine(hspace=0.08))
     for one in [axes] if panels == 1 else axes:
         one.spines[["top", "right"]].set_visible(False)
         one.grid(axis="y", color="#999999", alpha=0.3, linewidth=0.6)
+        one.title.set_size(11)
+        one.yaxis.label.set_size(9)
     return figure, axes
 
 
 def label(text: str) -> str:
     """A user's own name for something, as it is: matplotlib reads $ as mathematics and hides what begins with _."""
     return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+def make_logarithmic(axes: Any) -> None:
+    """Give what is drawn a logarithmic scale upwards, with three ticks or more to read values by."""
+    from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    for locator in (LogLocator(), LogLocator(subs=(1, 2, 5)), AutoLocator()):
+        axes.yaxis.set_major_locator(locator)
+        if sum(low <= tick <= high for tick in axes.get_yticks()) > 2:
+            break
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def save(figure: Any, path: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
+from transnet.measure.metrics import Difference, difference
 from transnet.study import sheets
 from transnet.study.figures import ratios_of
 from transnet.study.finished import Group
@@ -12,6 +13,7 @@ _MODELS = {
     "base": "base", "t2": "PT2", "t3": "PT3", "t4": "PT4", "base-x2": "base, 2× epochs", "base-x3": "base, 3× epochs",
     "base-x4": "base, 4× epochs",
 }  # fmt: skip
+_CERTAIN, _ORDER = "both fall beyond the error", "both fall"
 
 
 def ensembles_sheet(curves: dict[str, list[dict[str, Any]]]) -> Sheet:
@@ -114,33 +116,66 @@ def _held_against_the_paper(comparison: dict[str, Any]) -> list[str]:
     models = [model for model in ("base", "T2", "T3", "T4") if model in values]
     if models[:1] != ["base"] or len(models) < 2:
         return []
-    n = min(len(values[model]) for model in models)
-    same = all(model in comparison["runs"] for model in models)
-    seen = f"in the mean of {n} seeds or more" if n > 1 else "in one seed" if same else "in one run of each"
-    means = _means(values)
-    against = [f"{b} is not below {a}" for a, b in pairwise(models) if means[b] >= means[a]]
-    notes = [
-        "The paper: the last layer becomes more invariant with every head. "
-        + (f"Not here, {seen}: {', '.join(against)}." if against else f"So it is here, {seen}: {' > '.join(models)}.")
-    ]
-    runs = comparison["runs"]
-    if "T2" in runs and "base" in runs:
-        base, ours = runs["base"]["layers"], runs["T2"]["layers"]
-        change = {layer: 100 * (ours[layer]["mean"] / base[layer]["mean"] - 1) for layer in base if layer in ours}
-        *others, last = change
-        if others:
-            most = max(others, key=lambda layer: abs(change[layer]))
-            more = [layer for layer in others if abs(change[layer]) > abs(change[last])]
-            notes.append(
-                "The paper: T2 is like base in all layers but the last. Here, in one seed, its mean IS is "
-                f"{change[last]:+.0f} % in the last; of the other {len(others)} layers {len(more) or 'none'} "
-                f"{'differs' if len(more) == 1 else 'differ'} by more, furthest {most} with {change[most]:+.0f} %."
-            )
+    notes = ["The paper: the last layer becomes more invariant with every head. " + _growing(comparison, models)]
+    if {"base", "T2"} <= comparison["runs"].keys():
+        notes += _alone(comparison["runs"]["base"]["layers"], comparison["runs"]["T2"]["layers"])
     return notes
 
 
-def _means(values: dict[str, list[float]]) -> dict[str, float]:
-    return {model: sum(found) / len(found) for model, found in values.items()}
+def _growing(comparison: dict[str, Any], models: list[str]) -> str:
+    """Whether every head makes the last layer more invariant; with one run nothing but the order is told.
+
+    IS alone falls with the norm of the kernels too, so IS / norm must fall with it, both by more than the error.
+    """
+    measures = comparison["last_layer"]
+    single = [model for model in models if len(measures["l2"][model]) == 1]
+    seen = "in the mean over seeds"
+    if single == models:
+        seen = "in one seed" if all(model in comparison["runs"] for model in models) else "in one run of each"
+    elif single:
+        seen = f"with one run of {' and of '.join(single)}"
+    said: dict[str, list[str]] = {}
+    for before, model in pairwise(models):
+        by_size, for_its_size = (difference(measures[how][model], measures[how][before]) for how in ("l2", "relative"))
+        said.setdefault(_step(by_size, for_its_size), []).append(f"{model} against {before}")
+    order = f"IS and IS / norm fall, {' > '.join(models)}"
+    if list(said) == [_CERTAIN]:
+        return f"So it is here, beyond the error over seeds: {order}."
+    if list(said) == [_ORDER]:
+        return f"The order is the same here, {seen}, without an error to hold it against: {order}."
+    found = "; ".join(f"{what} ({', '.join(steps)})" for what, steps in said.items())
+    return f"{'Only in part' if {_CERTAIN, _ORDER} & said.keys() else 'Not'} here, {seen}: {found}."
+
+
+def _step(by_size: Difference, for_its_size: Difference) -> str:
+    """What one head more did to IS and to IS / norm."""
+    if by_size.mean >= 0:
+        return "IS / norm falls, but IS does not" if for_its_size.mean < 0 else "neither IS nor IS / norm falls"
+    if for_its_size.mean >= 0:
+        return "IS falls, but IS / norm does not, so kernels are smaller, not more invariant"
+    if min(by_size.n) == 1:
+        return _ORDER
+    return _CERTAIN if by_size.certain and for_its_size.certain else "both fall, but not beyond the error"
+
+
+def _alone(base: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """Whether T2 differs from base in the last layer alone; nothing where there is no other."""
+    change = {layer: 100 * (ours[layer]["mean"] / base[layer]["mean"] - 1) for layer in base if layer in ours}
+    *others, last = change
+    if not others:
+        return []
+    most = max(others, key=lambda layer: abs(change[layer]))
+    more = sum(abs(change[layer]) > abs(change[last]) for layer in others)
+    return [
+        "The paper: T2 is like base in all layers but the last. Here, in one seed, its mean IS is "
+        f"{_percent(change[last])} in the last layer. Of the other layers {more or 'none'} of {len(others)} "
+        f"{'differs' if more < 2 else 'differ'} by more; {most} differs most and is {_percent(change[most])}."
+    ]
+
+
+def _percent(change: float) -> str:
+    shown = f"{abs(change):.1f}"
+    return "as good as the same" if shown == "0.0" else f"{shown} % {'lower' if change < 0 else 'higher'}"
 
 
 def _ensemble(curve: str, m: int) -> str:

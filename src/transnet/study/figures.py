@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from transnet.measure.metrics import mean_and_error
-from transnet.study.drawing import COLOURS, MARKERS, label, new_figure, save
+from transnet.study.drawing import COLOURS, MARKERS, label, make_logarithmic, new_figure, save
 from transnet.study.finished import FinishedRun, Group
+from transnet.study.plan import KINDS
 
 CURVES = {"base": "m base", "PT2": "m PT2", "Tm": "one Tm"}
 
@@ -26,47 +27,50 @@ def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder
         )  # fmt: skip
     axes.set(
         xlabel="instances processed for a prediction, m", ylabel="test accuracy %", xticks=[1, 2, 3, 4],
-        title=f"Ensembles on {label(group.data)}, mean ± standard error over disjoint ones",
+        title=f"Ensembles on {label(group.data)}, mean ± standard error",
     )  # fmt: skip
     axes.legend(frameon=False, fontsize=9)
     return save(figure, folder / f"{group.name}-ensembles")
 
 
 def draw_generalization(group: Group, folder: Path) -> list[Path]:
-    """Fig. 4: learning curves of base and PT2, and test over train loss against the number of heads."""
-    figure, (left, right) = new_figure(2)
-    for i, (kind, title) in enumerate((("base", "base"), ("t2", "PT2"))):
+    """Fig. 4: learning curves over training passes, and test over train loss against the number of heads."""
+    figure, (curves, scores) = new_figure(2)
+    for i, (kind, title) in enumerate((("base", "base"), ("t2", "PT2"), ("base-x2", "base, 2× epochs"))):
         runs = group.compared(kind)
         if not runs:
             continue
         epochs, test, train = _curves(runs)
-        left.plot(epochs, test, color=COLOURS[i], linewidth=1.5, label=f"{title}, test")
-        left.plot(epochs, train, color=COLOURS[i], linewidth=1.2, linestyle="--", label=f"{title}, training")
-    left.set(xlabel="epoch", ylabel="cross-entropy", title=f"Learning curves, {label(group.data)}", yscale="log")
-    low, high = left.get_ylim()
-    left.yaxis.set_major_formatter("{x:g}")
-    # Between the powers of ten only where there are too few of them to read a value by.
-    left.yaxis.set_minor_formatter("{x:.3g}" if high < 3 * low else "")
-    left.legend(frameon=False, fontsize=8)
+        # An epoch of m heads shows every image m times: only over passes do equal places have equal cost.
+        passes = [epoch * KINDS[kind].cost / KINDS[kind].epochs for epoch in epochs]
+        style = {"color": COLOURS[i], "marker": MARKERS[i], "markevery": (0.03 * i, 0.15), "markersize": 4}
+        curves.plot(passes, test, linewidth=1.5, label=f"{title}, test", **style)
+        curves.plot(passes, train, linewidth=1.2, linestyle="--", label=f"{title}, training", **style)
+    curves.set(
+        xlabel="training passes of each image: one an epoch of base, two of PT2", ylabel="cross-entropy",
+        title=f"Learning curves, {label(group.data)}",
+    )  # fmt: skip
+    make_logarithmic(curves)
+    curves.legend(frameon=False, fontsize=8)
     series = (
         ("PTm", {1: "base", 2: "t2", 3: "t3", 4: "t4"}),
         ("base, m× epochs", {1: "base", 2: "base-x2", 3: "base-x3", 4: "base-x4"}),
     )
-    for i, (title, kinds) in enumerate(series):
+    for i, (title, kinds) in enumerate(series, 1):
         points = {m: ratios for m, kind in kinds.items() if (ratios := ratios_of(group.compared(kind)))}
         if len(points) < 2:
             continue
         summary = [mean_and_error(ratios) for ratios in points.values()]
-        right.errorbar(
-            [m + 0.05 * (i - 0.5) for m in points], [mean for mean, _ in summary], [e or 0 for _, e in summary],
-            marker=MARKERS[1 - i], color=COLOURS[1 - i], markersize=5, capsize=3, linewidth=1.5, label=title,
-            linestyle="-" if i == 0 else ":",
+        scores.errorbar(
+            [m + 0.05 * (i - 1.5) for m in points], [mean for mean, _ in summary], [e or 0 for _, e in summary],
+            marker=MARKERS[i], color=COLOURS[i], markersize=5, capsize=3, linewidth=1.5, label=title,
+            linestyle="-" if i == 1 else ":",
         )  # fmt: skip
-    right.set(
+    scores.set(
         xlabel="m, in training", ylabel="test loss / train loss", title="Generalisation score", xticks=[1, 2, 3, 4]
     )
-    if right.get_legend_handles_labels()[0]:
-        right.legend(frameon=False, fontsize=8)
+    if scores.get_legend_handles_labels()[0]:
+        scores.legend(frameon=False, fontsize=8)
     return save(figure, folder / f"{group.name}-generalization")
 
 

@@ -61,7 +61,7 @@ def score_kernels(net: TransNet, *, group: str | tuple[str, ...], measure: Measu
 
 
 def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Path]:
-    """Fig. 5 (mean and spread per layer) and Fig. 6 (distribution in the last layer), as SVG, PDF and PNG."""
+    """Fig. 5 (mean and spread per layer) and Fig. 6 (last layer, cumulative distribution), as SVG, PDF and PNG."""
     axis = LABELS[comparison["measure"]]
     group = comparison["group"].replace(",", " ")
     runs = comparison["runs"]
@@ -77,14 +77,20 @@ def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Pat
             color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=_title(name, run),
         )  # fmt: skip
     axes.plot(places.values(), _random_scores(runs).values(), "k:", linewidth=1, label="random kernels")
-    axes.set(xlabel="layer", ylabel=axis, title=f"Kernel invariance under {group}, mean and standard deviation")
+    axes.set(xlabel="layer", ylabel=axis, title=f"Kernels under {group}, mean and standard deviation")
     axes.legend(frameon=False, fontsize=8)
     written += save(figure, folder / f"{prefix}invariance_layers")
 
     figure, axes = new_figure()
     for i, (name, run) in enumerate(runs.items()):
-        axes.hist(run["last"], bins=40, histtype="step", linewidth=1.5, color=COLOURS[i % 7], label=_title(name, run))
-    axes.set(xlabel=axis, ylabel="kernels", title=f"The last layer's kernels under {group}")
+        values = sorted(run["last"])
+        shares = [100 * k / len(values) for k in range(len(values) + 1)]
+        # Markers are apart by their place in the figure, so that curves can be told apart in grey print.
+        axes.plot(
+            [values[0], *values], shares, drawstyle="steps-post", linewidth=1.5, color=COLOURS[i % 7],
+            marker=MARKERS[i % 7], markersize=5, markevery=(0.02 * (i % 6), 0.12), label=_title(name, run),
+        )  # fmt: skip
+    axes.set(xlabel=axis, ylabel="kernels at or below it, %", title=f"The last layer's kernels under {group}")
     axes.legend(frameon=False, fontsize=8)
     written += save(figure, folder / f"{prefix}invariance_last_layer")
     return written

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transnet import recipes
+from transnet.measure.metrics import Difference, as_text
 from transnet.study.drawing import inline
 from transnet.study.figure_tables import ensembles_sheet, generalization_sheet, invariance_sheet
 from transnet.study.figures import draw_ensembles, draw_generalization
@@ -15,7 +16,7 @@ from transnet.study.measured import measure
 from transnet.study.plan import KINDS
 from transnet.study.run_curves import curves_of
 from transnet.study.sheets import Cell, Sheet
-from transnet.study.tables import rows_of, table
+from transnet.study.tables import rows_of, table, verdict
 from transnet.train.checkpoint import write_atomically
 from transnet.train.config import TrainConfig, data_name, from_dict
 from transnet.train.run import command
@@ -82,14 +83,17 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
     drawn = folder / "figures"
     curves = measured["ensembles"]
     if any(len(points) > 1 for points in curves.values()):
-        caption = "Every instance is one complete pass from image to output; an ensemble is the mean of the outputs."
+        caption = (
+            "Every instance is one complete pass from image to output; an ensemble is the mean of "
+            "the outputs. Mean ± standard error over ensembles that share no network."
+        )
         figures.append(
             _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
         )
     if group.compared("base") and group.compared("t2"):
         caption = (
-            "Left: loss of the identity head, mean over seeds; while training it is that of augmented images. "
-            "Right: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
+            "Above: loss of the identity head, mean over seeds; while training it is that of augmented images. "
+            "Below: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
             "the base of m× epochs."
         )
         figures.append(
@@ -101,11 +105,12 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
             "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant."
         )
         figures.append(_figure("Fig. 5: kernel invariance by layer", files[: len(files) // 2], caption))
+        caption = "The share of kernels with at most that distance: a curve further left is of more invariant ones."
         figures.append(
             _figure("Fig. 6: the last layer's kernels", files[len(files) // 2 :], caption, invariance_sheet(kernels))
         )
     runs = [_run(run) for run in group.all_runs]
-    return Section(group, _findings(group), facts(group), tables, figures, runs, _run_sheet(group))
+    return Section(group, findings(group), facts(group), tables, figures, runs, _run_sheet(group))
 
 
 def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = None) -> Figure:
@@ -113,17 +118,22 @@ def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = N
     return Figure(title, inline(svg.read_text()), caption, sheet)
 
 
-def _findings(group: Group) -> list[str]:
-    """What two heads gained, against the base and against the base of equal passes, with the error."""
-    found = []
-    for target, name in (("pruned", "PT2"), ("full", "T2")):
-        row = next((row for row in rows_of(group, target) if row.name == name), None)
-        if row is None:
-            continue
-        for gap, other in ((row.to_base, "the base"), (row.to_equal, "the base of equal training passes")):
-            if gap is not None:
-                found.append(f"{name} against {other}: {gap}.")
-    return found
+def findings(group: Group) -> list[str]:
+    """What m heads gained in points, against the base and against the base of equal passes, and what is certain."""
+    rows = [row for target in ("pruned", "full") for row in rows_of(group, target) if not row.name.startswith("base")]
+    if not rows:
+        return []
+
+    def judged(gaps: list[tuple[str, Difference | None]]) -> str:
+        return verdict([(f"{name}\u00a0{as_text(gap.mean, '+.2f')}" if gap else name, gap) for name, gap in gaps])
+
+    sizes = sorted({n for row in rows for gap in (row.to_base, row.to_equal) if gap for n in gap.n})
+    how = f"n = {' or '.join(map(str, sizes))}; ahead or behind is what has a 95 % interval without zero in it."
+    return [
+        f"Points against the base: {judged([(row.name, row.to_base) for row in rows])}.",
+        f"Against the base of equal training passes: {judged([(row.name, row.to_equal) for row in rows])}.",
+        "One seed: no intervals." if sizes == [1] else f"{how} The intervals stand in Tables 2 and 3.",
+    ]
 
 
 def facts(group: Group) -> dict[str, str]:

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transnet.measure.metrics import Difference, mean_and_error
+from transnet.measure.metrics import Difference, as_text, mean_and_error
 
 Number = float | int | None
 
@@ -93,7 +93,8 @@ def seeds(n: int) -> Cell:
 
 def figure(mean: float, error: float | None, *, signed: bool = False, digits: int = 2, strong: bool = False) -> Cell:
     """79.33 ± 0.15, or the mean alone where there is no error."""
-    text = f"{mean:{'+' if signed else ''}.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
+    shown = as_text(mean, f"{'+' if signed else ''}.{digits}f")
+    text = shown + (f" ± {error:.{digits}f}" if error is not None else "")
     return Cell(text, mean, (("standard error", error),), strong)
 
 
@@ -106,8 +107,10 @@ def gap(value: Difference | None) -> Cell:
     """A difference with its 95 % interval."""
     if value is None:
         return NOTHING
-    interval = f" [{value.low:+.2f}, {value.high:+.2f}]" if value.low is not None else ""
-    return Cell(f"{value.mean:+.2f}{interval}", value.mean, (("low", value.low), ("high", value.high)))
+    interval = ""
+    if value.low is not None and value.high is not None:
+        interval = f" [{as_text(value.low, '+.2f')}, {as_text(value.high, '+.2f')}]"
+    return Cell(as_text(value.mean, "+.2f") + interval, value.mean, (("low", value.low), ("high", value.high)))
 
 
 def _line(texts: Sequence[str]) -> str:

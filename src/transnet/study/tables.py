@@ -121,6 +121,37 @@ def accuracies(runs: Sequence[FinishedRun], part: str) -> tuple[float, ...]:
     return tuple(100 * run.score(part)["accuracy"] for run in runs)
 
 
+def verdict(gaps: Sequence[tuple[str, Difference | None]]) -> str:
+    """Which classifiers, by their names, are ahead or behind by more than the error, and which are not."""
+    said: dict[str, list[str]] = {"ahead": [], "behind": [], "inside the error": []}
+    for name, gap in gaps:
+        said.setdefault(_judged(gap), []).append(name)
+    return "; ".join(f"{what} {', '.join(names)}" for what, names in said.items() if names)
+
+
+def cautions(rows: Sequence[Row]) -> list[str]:
+    """What a reader of the intervals should know: some are wide, and some could not be had."""
+    notes = []
+    few = [row.name for row in rows if len(row.values) == 2]
+    if few and len(few) == len(rows):
+        notes.append("Two seeds: intervals are wide.")
+    elif few:
+        notes.append(f"Two seeds of {' and of '.join(few)}: intervals with them are wide.")
+    if any(gap and gap.all_alike for row in rows for gap in (row.to_base, row.to_equal)):
+        notes.append("A difference without an interval: the runs of each side are all alike, so there is no error.")
+    return notes
+
+
+def _judged(gap: Difference | None) -> str:
+    if gap is None:
+        return "not measured"
+    if gap.low is None:
+        return f"for want of {'spread' if gap.all_alike else 'seeds'} nothing can be said of"
+    if not gap.certain:
+        return "inside the error"
+    return "ahead" if gap.mean > 0 else "behind"
+
+
 def _mark_leader(rows: list[Row]) -> list[Row]:
     best, second = sorted(rows, key=lambda row: row.mean, reverse=True)[:2]
     leads = difference(best.values, second.values).certain
@@ -161,6 +192,7 @@ def _notes(group: Group, rows: Sequence[Row]) -> tuple[str, ...]:
             f"Mean ± standard error, n = {' or '.join(map(str, sizes))} seeds; differences with Welch's 95 % interval. "
             "Bold: ahead of the second best by more than the error."
         )
+    notes += cautions(rows)
     if any(row.paper for row in rows):
         notes.append(f"The paper: mean ± standard error of {N} repetitions.")
     else:

@@ -24,13 +24,26 @@ for (const button of document.querySelectorAll("table.sortable thead button")) {
 
 function openRun() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (target instanceof HTMLDetailsElement) {
-    target.open = true;
-    target.scrollIntoView();
-  }
+  if (!(target instanceof HTMLDetailsElement)) return;
+  for (let box = target; box; box = box.parentElement.closest("details")) box.open = true;
+  target.scrollIntoView();
 }
 addEventListener("hashchange", openRun);
+// A link that is followed again changes no address; the address is new only after the click.
+addEventListener("click", (event) => event.target.closest?.('a[href^="#run-"]') && setTimeout(openRun));
 openRun();
+
+// A table wider than its place shows at which edge there is more of it.
+function markEdges(scroll) {
+  const left = scroll.scrollWidth - scroll.clientWidth - scroll.scrollLeft;
+  scroll.parentElement.classList.toggle("more-left", scroll.scrollLeft > 1);
+  scroll.parentElement.classList.toggle("more-right", left > 1);
+}
+const sizes = new ResizeObserver((entries) => entries.forEach((entry) => markEdges(entry.target)));
+for (const scroll of document.querySelectorAll(".scroll")) {
+  sizes.observe(scroll);
+  scroll.addEventListener("scroll", () => markEdges(scroll), { passive: true });
+}
 
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;

@@ -34,7 +34,8 @@ def keep_study(
                 "data": {"name": data, "classes": ["a", "b"], "sizes": {"train": 500, "test": 100}, "image_size": 32,
                          "channels": 3, "fingerprint": "f"},
                 "train": {"data": data, "recipe": recipe, "model": model, "batch_size": 512, "lr": 0.4,
-                          "schedule": "onecycle", "epochs": epochs * KINDS[kind].epochs,
+                          "schedule": "onecycle", "weight_decay": 1e-3, "label_smoothing": 0.1,
+                          "epochs": epochs * KINDS[kind].epochs,
                           "train_fraction": train_fraction},
             }  # fmt: skip
             scores = {"pruned": {"accuracy": value / 100, "passes": 2},

@@ -157,7 +157,8 @@ def facts(group: Group) -> dict[str, str]:
         f"{len(data['classes'])} classes, {data['image_size']}×{data['image_size']}",
         "backbone": every("config", "train", "model"),
         "recipe": f"{some.settings['recipe']}: {epochs} epochs of the base, "
-        f"batch {some.settings['batch_size']}, learning rate {some.settings['lr']:g}, {some.settings['schedule']}",
+        f"batch {some.settings['batch_size']}, learning rate {some.settings['lr']:g}, {some.settings['schedule']}, "
+        f"decay {some.settings['weight_decay']:g}, label smoothing {some.settings['label_smoothing']:g}",
         "tested on": flip + "; nothing was selected on the test set",
         "runs": f"{len(group.all_runs)}" + (f"; failed: {', '.join(group.failed)}" if group.failed else ""),
         "training time": f"{sum(run.result['train_seconds'] for run in group.all_runs) / 60:.1f} minutes in all",

@@ -19,7 +19,7 @@ from transnet.train.device import autocast_for, device_name, fits_on_device, sgd
 from transnet.train.distributed import World, restarts
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
-from transnet.train.progress import say
+from transnet.train.progress import counted, say
 from transnet.train.run import CUSTOM, Run, command, describe
 from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
@@ -156,14 +156,15 @@ class Prepared:
 
     def _introduction(self) -> str:
         config, data = self.config, self.data
-        where = "on the device" if self.resident else f"streamed by {config.workers} workers"
-        skipped = f", {len(data.skipped)} bad images left out" if data.skipped else ""
+        kept = "in memory" if self.device.type == "cpu" else "on the device"
+        where = kept if self.resident else f"streamed by {counted(config.workers, 'worker')}"
+        skipped = f", {counted(len(data.skipped), 'bad image')} left out" if data.skipped else ""
         val = f", {len(data.val):,} for validation" if data.val else ""
         return (
-            f"{data.name}: {len(data.train):,} training images{val}, {len(data.test):,} for the test, "
+            f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
             f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
-            f"{config.model}, heads {config.transforms}, {config.epochs} epochs of batch {config.batch_size}, "
-            f"seed {config.seed}, on {device_name(self.device)}"
+            f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
+            f"of batch {config.batch_size}, seed {config.seed}, on {device_name(self.device)}"
         )
 
     def _command(self, config: TrainConfig) -> str:

@@ -58,8 +58,8 @@ class Prepared:
         if self.world.first:  # a mistake in the settings must not leave a folder behind
             self.run.begin(self.content, resume=config.resume)
         self.world.barrier()
-        for pair in natural_pairs(self.net.transforms) if self.flip else ():
-            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
+        for remark in remarks(self.net.transforms, flip=self.flip):
+            say(remark, shown=self.speaks)
         self.autocast = autocast_for(config.precision, self.device)
         view = View.of(
             size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
@@ -120,6 +120,8 @@ class Prepared:
         torch.manual_seed(seed_for(config.seed, "init"))
         model = self.given
         if model is None:
+            if config.pretrained:
+                say(f"{name}: getting its pretrained weights", shown=self.speaks)
             model = backbones.create(
                 name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
                 pretrained=config.pretrained,
@@ -177,6 +179,21 @@ def check_apart(out: str, data: str) -> None:
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
     if inside and data not in NAMED:
         raise ConfigError(f"--out: {out} lies in the data, {data}; give a folder outside of it")
+
+
+def remarks(names: tuple[str, ...], *, flip: bool) -> list[str]:
+    """What a user should know of heads that are allowed, but may not be what was meant."""
+    said = []
+    if "r0" not in names:
+        said.append(
+            "warning: there is no identity head r0, so nothing can be pruned to one pass of the image as it is: "
+            "another head needs its transform folded into the weights (transnet prune --head), or the image "
+            "transformed first"
+        )
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    said += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
+    pairs = natural_pairs(names) if flip else []
+    return said + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in pairs]
 
 
 def natural_pairs(names: tuple[str, ...]) -> list[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from transnet.train.device import device_name
+
 
 def environment(device: str) -> dict[str, object]:
     """Command, commit, versions and device, to be kept beside the figures measured."""
@@ -18,11 +20,10 @@ def environment(device: str) -> dict[str, object]:
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
     ).stdout.strip()  # fmt: skip
-    gpu = device.startswith("cuda")
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])]),
         "commit": os.environ.get("TRANSNET_COMMIT") or commit,
-        "device": torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads",
+        "device": device_name(torch.device(device)),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

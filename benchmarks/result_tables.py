@@ -10,8 +10,9 @@ from pathlib import Path
 
 from study_tables import accuracy, groups, headline, made_with, source
 from transnet import recipes
-from transnet.measure.metrics import as_text, difference
+from transnet.measure.metrics import as_text
 from transnet.study import sheets
+from transnet.study.demo import equal_passes
 from transnet.study.plan import TARGETS
 
 ROOT = Path(__file__).parents[1]
@@ -30,17 +31,6 @@ def table(header, rows):
 
 def figure(values, digits):
     return sheets.mean_of(values, digits=digits).text + (" (one seed)" if len(values) == 1 else "")
-
-
-def equal_passes(rows):
-    """What TransNet's pruned classifiers gain over base trained for as many passes, where both were trained."""
-    said = []
-    for m in (2, 3):
-        pruned = [100 * row["pruned"] for row in rows if row["kind"] == f"T{m}"]
-        base = [100 * row["pruned"] for row in rows if row["kind"] == f"base, {m}× epochs"]
-        if pruned and base:
-            said.append(f"PT{m} {difference(pruned, base)}")
-    return "Against base of equal training passes: " + ("; ".join(said) or "not measured") + "."
 
 
 def demo():

@@ -4,7 +4,7 @@ from torch import nn
 
 from trained import digits_run
 from transnet import TransNet, anytime
-from transnet.ship.anytime import calibrate, calibrate_run, curve, draw
+from transnet.ship.anytime import Calibration, calibrate, calibrate_run, curve, draw
 from transnet.train.config import ConfigError
 
 
@@ -102,7 +102,7 @@ def test_calibration_finds_the_cheapest_threshold_that_keeps_its_promise():
     assert points.full == 1.0
     assert float(points.accuracy[0]) == 1.0
     assert float(points.passes[0]) == pytest.approx(1.3)
-    assert calibrate(logits, y, within=100) == 0.0
+    assert calibrate(logits, y, within=100) == 0.5  # one head for every image
     affordable = calibrate(logits, y, passes=1.3)
     assert threshold <= affordable < calibrate(logits, y, passes=2) == 1.0
     assert float(curve(logits, y, torch.tensor([affordable])).passes[0]) <= 1.3
@@ -113,9 +113,25 @@ def test_calibration_finds_the_cheapest_threshold_that_keeps_its_promise():
 
 
 def test_calibration_of_a_run_needs_a_validation_split():
-    assert 0 <= calibrate_run(digits_run()) <= 1
+    chosen = calibrate_run(digits_run())
+    assert 0.5 <= chosen.confidence <= 1
+    assert (chosen.heads, chosen.n, chosen.within) == (3, 143, 0.1)
+    assert 1 <= chosen.passes <= 3
     with pytest.raises(ConfigError, match=r"--confidence auto: .*--val-fraction.*give a number"):
         calibrate_run(digits_run(transforms="r0,r1", val_fraction=0.0))
+
+
+@pytest.mark.parametrize(
+    ("passes", "meaning"),
+    [
+        (1.0, "one head for every image"),
+        (3.0, "all 3 heads for every image"),
+        (1.25, "1.25 of 3 heads for an image on average"),
+    ],
+)
+def test_a_calibration_says_what_its_threshold_means(passes, meaning):
+    said = str(Calibration(0.5, passes, heads=3, n=1430, within=0.1))
+    assert said == f"confidence 0.5000, {meaning}: within 0.1 points of all heads on 1,430 validation images"
 
 
 def test_the_curve_is_drawn(tmp_path):

@@ -1,12 +1,16 @@
 """Backbones by name, and TransNet around the architectures that people use."""
 
+import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from small_runs import environment
 from transnet import TransNet, backbones
 
 ARCHITECTURES = [
@@ -125,3 +129,43 @@ def test_what_a_library_cannot_do_is_said():
         backbones.create("torchvision:resnet18", num_classes=2, in_channels=1)
     with pytest.raises(ValueError, match="no pretrained weights"):
         backbones.create("resnet18-cifar", num_classes=2, pretrained=True)
+
+
+@pytest.fixture
+def unreachable(tmp_path, monkeypatch):
+    """No weights on this machine, and nobody to fetch them from."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    return constants
+
+
+def test_weights_that_cannot_be_fetched_are_one_clear_error(unreachable, monkeypatch):
+    with pytest.raises(ValueError, match=r"weights of torchvision:resnet18 .* could not be fetched .*try again"):
+        backbones.create("torchvision:resnet18", num_classes=2, pretrained=True)
+    monkeypatch.setattr(unreachable, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match=r"weights of timm:resnet18 .*\(.*offline mode is enabled.*leave --pretrained"):
+        backbones.create("timm:resnet18", num_classes=2, pretrained=True)
+    with pytest.raises(ValueError, match="timm has no pretrained weights for 'test_vit4'"):
+        backbones.create("timm:test_vit4", num_classes=2, pretrained=True)
+
+
+def test_retries_are_not_reported_while_weights_are_fetched():
+    import huggingface_hub  # noqa: F401
+
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    with backbones._fetching("timm:resnet18"):
+        assert not logger.isEnabledFor(logging.WARNING)
+    assert logger.isEnabledFor(logging.WARNING)
+
+
+@pytest.mark.slow
+def test_a_hub_that_does_not_answer_is_one_error_without_a_line_a_retry(tmp_path):
+    code = "from transnet import backbones; backbones.create('timm:resnet18', num_classes=2, pretrained=True)"
+    environ = {**environment(), "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False).stderr
+    assert "ValueError: model: the pretrained weights of timm:resnet18 are not on this machine" in said
+    assert "Retry" not in said

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -254,8 +257,36 @@ def test_the_demo_compares_base_with_transnet_at_equal_passes(tmp_path):
     for row in ("base", "PT2, pruned", "T2, all heads", "PT3, pruned", "T3, all heads"):
         assert row in shown.stdout
     assert "one seed" in shown.stdout
+    said = " ".join(shown.stdout.split())
+    assert re.search(
+        r"Against base of equal training passes: PT2 \S+ points, .*; PT3 \S+ points, .* \(n = 1\)\.$", said
+    )
     found = json.loads(figures.read_text())
     assert found["command"] == "transnet demo --seeds 1 --train-fraction 0.1 --epochs 2"
     rows = {row["kind"]: row for row in found["rows"]}
     assert rows["base, 2× epochs"]["train_passes"] == rows["T2"]["train_passes"]
     assert rows["base, 3× epochs"]["train_passes"] == rows["T3"]["train_passes"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (False, "stopped; nothing was kept. With --out DIR the same command could go on"),
+        (True, "stopped; everything is saved in {out}. The same command goes on from here"),
+    ],
+)
+def test_a_demo_that_is_stopped_says_what_was_kept(kept, message, tmp_path):
+    out = tmp_path / "demo"
+    words = ["demo", *(["--out", str(out)] if kept else [])]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "transnet", *words], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    while not any(path.stat().st_size for path in tmp_path.rglob("metrics.jsonl")):
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=60)[1]
+    assert child.returncode == 1
+    assert said.strip() == f"transnet: {message.format(out=out)}"
+    assert any(tmp_path.rglob("metrics.jsonl")) == kept

@@ -174,6 +174,7 @@ def test_the_command_line_under_torchrun_speaks_with_one_voice(data: Path, tmp_p
     options = ("--epochs", 2, "--device", "cpu", "--transforms", "r0,r1")
     said = torchrun("-m", "transnet", "train", data, "--out", tmp_path / "run", *options)
     assert len(re.findall("training images", said)) == 1
-    assert len(re.findall("pruned", said)) == 1
+    assert len(re.findall("│ pruned", said)) == 1
+    assert len(re.findall("epoch 1 of 2: loss", said)) == 1
     content = json.loads((tmp_path / "run" / "result.json").read_text())
     assert content["processes"] == 2

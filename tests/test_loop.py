@@ -16,7 +16,7 @@ from transnet import load
 from transnet.train.config import ConfigError
 from transnet.train.distributed import World
 from transnet.train.loop import Trainer, train
-from transnet.train.prepare import natural_pairs
+from transnet.train.prepare import natural_pairs, remarks
 from transnet.train.run import Run
 from transnet.train.state import TrainingError
 
@@ -263,6 +263,18 @@ def test_trying_the_last_batch_leaves_the_statistics_alone(data: Path, tmp_path:
 )  # fmt: skip
 def test_transforms_that_flipped_images_make_one_task_are_found(names: tuple[str, ...], pairs: list[str]) -> None:
     assert natural_pairs(names) == pairs
+
+
+def test_heads_that_may_not_be_meant_are_remarked_on(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(settings(data, tmp_path / "run", transforms="r1,r2", epochs=1))
+    said = capfd.readouterr().err
+    assert re.search("warning: there is no identity head r0, .*one pass.*folded", said)
+    assert remarks(("r0", "r1"), flip=True) == []
+    note, warning = remarks(("r0", "r0", "m0"), flip=True)
+    assert note == 'note: r0 has several heads for one task, as in the paper\'s "Architecture only"'
+    assert "so m0 and r0 are one task" in warning
 
 
 @pytest.mark.parametrize("flip", [True, False])

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -80,7 +81,10 @@ def test_confidence_stops_early(tmp_path, capsys):
     assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "1"]) == 0
     assert {entry["passes"] for entry in lines(capsys.readouterr().out)} == {3}
     assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]) == 0
-    assert "within 0.1 points of all heads on the validation split" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "within 0.1 points of all heads on 143 validation images" in said
+    assert "warning: one of 143 validation images is 0.70 points already" in said
+    assert "--val-fraction" in said
 
 
 def test_mistakes_end_with_status_2(tmp_path, capsys):
@@ -134,3 +138,17 @@ def test_a_files_name_that_is_no_text_does_not_end_the_csv(tmp_path):
     assert predict_files(str(digits_run()), [str(tmp_path)], format="csv", out=out) == 0
     out.seek(0)
     assert [row["image"].rpartition("/")[2] for row in csv.DictReader(out)] == ["1-1.png", "a?.png"]
+
+
+def test_json_lines_are_utf_8_wherever_they_go_and_names_cannot_break_them(tmp_path):
+    digit_files(tmp_path, 2)
+    names = ["größe 数.png", "a\x9b\u2028b.png"]
+    for path, name in zip(sorted(tmp_path.iterdir()), names, strict=True):
+        path.rename(tmp_path / name)
+    os.rename(digit_files(tmp_path / "c", 1)[0], os.fsencode(tmp_path) + b"/c/\xff.png")
+    words = [sys.executable, "-m", "transnet", "predict", str(digits_run()), str(tmp_path), "--format", "jsonl"]
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    said = subprocess.run(words, capture_output=True, env=environ, check=True).stdout.decode()
+    assert "/größe 数.png" in said
+    assert r"/a\u009b\u2028b.png" in said
+    assert sorted(entry["image"] for entry in lines(said)) == sorted(find_images([str(tmp_path)]))

@@ -44,6 +44,19 @@ def test_an_unknown_head_lists_the_known():
         network_of_run(digits_run(), "m3")
 
 
+def test_a_run_without_r0_says_what_can_be_kept_instead(tmp_path):
+    run = copy_of_run(tmp_path / "run", digits_run(transforms="r1,r2", epochs=1))
+    with pytest.raises(ConfigError, match="no identity head r0; give --head best or --head all or --head r1 or --head"):
+        network_of_run(run)
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, "val": None}))
+    with pytest.raises(ConfigError, match=r"give --head all or --head r1 or --head r2 \(the transform"):
+        network_of_run(run)
+    with pytest.raises(ConfigError, match="--head: unknown 'm3'; known are all r1 r2"):
+        network_of_run(run, "m3")
+    assert network_of_run(run, "r1")[1].fold
+
+
 def test_of_two_heads_of_one_transform_best_means_the_one_that_can_be_kept(tmp_path):
     run = copy_of_run(tmp_path / "run", digits_run(transforms="r0,r1,r0", epochs=1))
     result = json.loads((run / "result.json").read_text())

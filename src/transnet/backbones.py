@@ -9,7 +9,10 @@ Sequential(...
 """
 
 import difflib
+import logging
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -37,7 +40,7 @@ def create(
         pretrained: load the library's weights (``timm:`` and ``torchvision:`` only).
 
     Raises:
-        ValueError: for an unknown name, with the nearest known ones.
+        ValueError: for an unknown name, with the nearest known ones, or weights that cannot be fetched.
     """
     if not isinstance(name, str) or num_classes < 1:
         raise ValueError(
@@ -105,7 +108,10 @@ def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | 
     config = timm.get_pretrained_cfg(name)
     fixed = image_size is not None and config is not None and config.fixed_input_size
     sized: dict[str, Any] = {"img_size": image_size} if fixed else {}
-    return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
+    if pretrained and (config is None or not config.has_weights):
+        raise ValueError(f"model: timm has no pretrained weights for {name!r}; leave --pretrained out")
+    with _fetching(f"timm:{name}") if pretrained else nullcontext():
+        return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
 
 
 def _from_torchvision(
@@ -127,12 +133,31 @@ def _from_torchvision(
         return torchvision.models.get_model(name, weights=None, **options)
     from transnet.inputs import find_head
 
-    model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")
+    with _fetching(f"torchvision:{name}"):
+        model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")
     path = find_head(model)[0]
     last = model.get_submodule(path)
     assert isinstance(last, nn.Linear)
     model.set_submodule(path, nn.Linear(last.in_features, num_classes))
     return model
+
+
+@contextmanager
+def _fetching(name: str) -> Iterator[None]:
+    """While weights are fetched: one error instead of a line a retry and whatever the library raises."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    except OSError as error:
+        reason = str(error.__cause__ or error).splitlines()[0]  # the Hub's own error does not say what failed
+        raise ValueError(
+            f"model: the pretrained weights of {name} are not on this machine and could not be fetched ({reason}); "
+            "try again where there is a network, or leave --pretrained out"
+        ) from error
+    finally:
+        logger.setLevel(level)
 
 
 def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:

@@ -1,6 +1,7 @@
 """``transnet predict``."""
 
 import dataclasses
+import io
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -38,7 +39,10 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, prog="transnet predict", args=list(arguments))
     from transnet.ship.predict import predict_files
 
+    format = options.format or ("table" if sys.stdout.isatty() else "jsonl")
+    if format != "table" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's own: these lines are read by programs
     return predict_files(
-        options.model, options.images, format=options.format or ("table" if sys.stdout.isatty() else "jsonl"),
-        out=sys.stdout, confidence=options.confidence, batch_size=options.batch_size, device=options.device,
+        options.model, options.images, format=format, out=sys.stdout, confidence=options.confidence,
+        batch_size=options.batch_size, device=options.device,
     )  # fmt: skip

@@ -16,11 +16,12 @@ def run(arguments: Sequence[str]) -> int:
     """Train, and print the scores on the test set."""
     config = train_config(arguments)
     from transnet.train.loop import train
-    from transnet.train.progress import print_scores
+    from transnet.train.progress import counted, print_scores
 
     result = train(config)
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
-        print(f"test set of {result['test']['full']['n']:,} images; trained in {result['train_seconds']:.1f} s")
+        images = counted(result["test"]["full"]["n"], "image")
+        print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
         print_scores({"plain": result["test"], "with flip": result["test_flip"]})
     return 0
 

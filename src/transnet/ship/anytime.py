@@ -118,13 +118,14 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
     Args:
         logits: (N, m, K), as `net(x)` gives them.
         y: labels (N,).
-        confidences: the thresholds; by default 0 and from a half to 1, fine where they crowd near 1.
+        confidences: the thresholds; by default from a half, where every image stops after one head, to 1, fine where
+            they crowd near 1.
     """
     if logits.ndim != 3 or y.shape != (len(logits),) or not len(y):
         raise ValueError(f"logits {tuple(logits.shape)}, labels {tuple(y.shape)}; (N, heads, K) and (N,) are needed")
     if confidences is None:
         odds = torch.linspace(0, 12, 481, dtype=torch.float64)
-        confidences = torch.cat([torch.zeros(1, dtype=torch.float64), odds.sigmoid(), torch.ones(1).double()])
+        confidences = torch.cat([odds.sigmoid(), torch.ones(1).double()])
     number = logits.shape[1]
     steps = torch.arange(1, number + 1, dtype=torch.float64, device=logits.device)
     means = logits.double().cumsum(1) / steps[:, None]
@@ -163,7 +164,38 @@ def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float |
     return float(points.confidence[from_here.nonzero()[0, 0]]) if from_here.any() else 1.0
 
 
-def calibrate_run(path: str | Path, *, within: float = 0.1, device: str = "auto") -> float:
+@dataclass(frozen=True)
+class Calibration:
+    """A threshold that `calibrate` chose for a run; as text, what it means.
+
+    Attributes:
+        confidence: the threshold.
+        passes: heads an image, on average over the validation split.
+        heads: their number.
+        n: images of the validation split.
+        within: percentage points of accuracy that may be lost there.
+    """
+
+    confidence: float
+    passes: float
+    heads: int
+    n: int
+    within: float
+
+    def __str__(self) -> str:
+        if self.passes == 1:
+            used = "one head for every image"
+        elif self.passes == self.heads:
+            used = f"all {self.heads} heads for every image"
+        else:
+            used = f"{self.passes:.2f} of {self.heads} heads for an image on average"
+        return (
+            f"confidence {self.confidence:.4f}, {used}: within {self.within:g} points of all heads on {self.n:,} "
+            "validation images"
+        )
+
+
+def calibrate_run(path: str | Path, *, within: float = 0.1, device: str = "auto") -> Calibration:
     """`calibrate` on the validation split of a run.
 
     Raises:
@@ -176,7 +208,9 @@ def calibrate_run(path: str | Path, *, within: float = 0.1, device: str = "auto"
         logits, y = found.views[0], found.labels
     except (ConfigError, DataError) as error:
         raise ConfigError(f"--confidence auto: {error}; give a number, such as 0.9") from None
-    return calibrate(logits, y, within=within)
+    chosen = calibrate(logits, y, within=within)
+    there = curve(logits, y, torch.tensor([chosen], dtype=torch.float64))
+    return Calibration(chosen, float(there.passes), there.heads, len(y), within)
 
 
 def draw(points: Curve, out: Path, *, chosen: float | None = None, title: str = "") -> list[Path]:

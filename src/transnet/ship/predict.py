@@ -144,8 +144,13 @@ def _threshold(model: Model, confidence: float | Literal["auto"], device: str) -
     if not (Path(model.source) / "metrics.jsonl").is_file():
         raise ConfigError(f"--confidence auto: {model.source} is no run, so it has no validation split; give a number")
     chosen = calibrate_run(model.source, device=device)
-    say(f"confidence {chosen:.4f}: within 0.1 points of all heads on the validation split")
-    return chosen
+    say(str(chosen))
+    if 100 / chosen.n > chosen.within:
+        say(
+            f"warning: one of {chosen.n:,} validation images is {100 / chosen.n:.2f} points already, so chance decides "
+            "the threshold; train with a larger --val-fraction, or give a number"
+        )
+    return chosen.confidence
 
 
 def _no_heads(model: Model) -> str:
@@ -238,7 +243,9 @@ def _write_table(predictions: Iterable[Prediction], out: TextIO) -> None:
 def _write_jsonl(predictions: Iterable[Prediction], out: TextIO) -> None:
     for prediction in predictions:
         entry = {("class" if key == "label" else key): value for key, value in asdict(prediction).items()}
-        print(json.dumps(entry), file=out, flush=True)
+        text = json.dumps(entry, ensure_ascii=False)
+        # A file's name may steer a terminal, end a line or be no UTF-8: such characters stay escaped.
+        print("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text), file=out, flush=True)
 
 
 def _write_csv(predictions: Iterable[Prediction], out: TextIO) -> None:

@@ -28,7 +28,15 @@ def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Descr
     if chosen == "all":
         return load(path), about
     if chosen not in about.transforms:
-        raise ConfigError(f"--head: unknown {head!r}; known are best all {' '.join(dict.fromkeys(about.transforms))}")
+        known = ["all", *dict.fromkeys(about.transforms)]
+        if run.finished and run.read_result().get("val"):
+            known.insert(0, "best")
+        if chosen == "r0":  # which nobody need have typed
+            raise ConfigError(
+                f"--head: {run.path} has no identity head r0; give --head {' or --head '.join(known)} (the "
+                "transform of a single head is folded into the weights)"
+            )
+        raise ConfigError(f"--head: unknown {head!r}; known are {' '.join(known)}")
     network = load(path).prune(chosen, image_size=about.image_size)
     return network.eval(), dataclasses.replace(
         about, kind="pruned", transforms=(chosen,), heads="separate", bn="joint", fold=chosen != "r0"

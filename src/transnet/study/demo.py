@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from transnet.measure.metrics import mean_and_error
+from transnet.measure.metrics import difference, mean_and_error
 from transnet.train.config import TrainConfig, configured
+from transnet.train.interrupt import Stopped
 from transnet.train.loop import train
 
 # Transforms, and how many times the epochs: a gain is held against base trained for as many passes.
@@ -26,7 +27,7 @@ KINDS = {
 
 
 def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int) -> list[dict[str, Any]]:
-    """Train every kind with every seed and print the table.
+    """Train every kind with every seed and print the table, and what it says.
 
     Args:
         out: where the runs are kept; a folder that is deleted afterwards where it is None. Runs that are there and
@@ -34,6 +35,9 @@ def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int) ->
         seeds: runs of each kind.
         train_fraction: share of the training images.
         epochs: of each run.
+
+    Raises:
+        Stopped: after Ctrl-C; the message says whether the same command goes on.
     """
     import torch
 
@@ -43,9 +47,15 @@ def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int) ->
     try:
         with tempfile.TemporaryDirectory() as scratch:
             rows = _runs(out or Path(scratch), seeds, train_fraction, epochs)
+    except (Stopped, KeyboardInterrupt):  # the runs' own message names a folder that may be gone
+        if out:
+            raise Stopped(f"stopped; everything is saved in {out}. The same command goes on from here") from None
+        raise Stopped("stopped; nothing was kept. With --out DIR the same command could go on") from None
     finally:
         torch.set_num_threads(threads)
-    Console().print(_table(rows))
+    console = Console()
+    console.print(_table(rows))
+    console.print(equal_passes(_figures(rows)), highlight=False)
     return rows
 
 
@@ -84,19 +94,38 @@ def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
         "device": some["device"],
         "train_images": some["train"]["n"],
         "test_images": some["test"]["full"]["n"],
-        "rows": [
-            {
-                "kind": row["kind"],
-                "seed": row["seed"],
-                "pruned": row["result"]["test"]["pruned"]["accuracy"],
-                "full": row["result"]["test"]["full"]["accuracy"],
-                "generalization": row["result"]["generalization"],
-                "train_passes": row["result"]["cost"]["train_passes"],
-                "predict_passes": row["result"]["cost"]["predict_passes"],
-            }
-            for row in rows
-        ],
+        "rows": _figures(rows),
     }
+
+
+def _figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": row["kind"],
+            "seed": row["seed"],
+            "pruned": row["result"]["test"]["pruned"]["accuracy"],
+            "full": row["result"]["test"]["full"]["accuracy"],
+            "generalization": row["result"]["generalization"],
+            "train_passes": row["result"]["cost"]["train_passes"],
+            "predict_passes": row["result"]["cost"]["predict_passes"],
+        }
+        for row in rows
+    ]
+
+
+def equal_passes(rows: list[dict[str, Any]]) -> str:
+    """What TransNet's pruned classifiers gain over base trained for as many passes, where both were trained.
+
+    Args:
+        rows: those of `summary`.
+    """
+    said = []
+    for m in (2, 3):
+        pruned = [100 * row["pruned"] for row in rows if row["kind"] == f"T{m}"]
+        base = [100 * row["pruned"] for row in rows if row["kind"] == f"base, {m}× epochs"]
+        if pruned and base:
+            said.append(f"PT{m} {difference(pruned, base)}")
+    return "Against base of equal training passes: " + ("; ".join(said) or "not measured") + "."
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

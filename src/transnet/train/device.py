@@ -13,6 +13,7 @@ from transnet.data import DataSet
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
 from transnet.train.distributed import World
+from transnet.train.progress import counted
 
 
 def sgd(net: TransNet, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
@@ -52,7 +53,9 @@ def find_device(name: str, processes: World) -> torch.device:
 
 def device_name(device: torch.device) -> str:
     """For results and messages."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {counted(torch.get_num_threads(), 'thread')}"
 
 
 @contextmanager

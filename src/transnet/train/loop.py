@@ -121,13 +121,14 @@ class Trainer(Resumable):
         seconds = self.seconds
         curves = Curves(self.run.path, config.tensorboard and self.world.first, epochs=done // steps)
         saved_at, cost = time.perf_counter(), 0.0
-        with Interrupt() as interrupt, RunProgress(self.net.transforms, config.epochs, steps, shown=self.speaks) as bar:
+        progress = RunProgress(self.net.transforms, config.epochs, steps, done=done / steps, shown=self.speaks)
+        with Interrupt() as interrupt, progress as bar:
             for epoch in range(done // steps, config.epochs):
                 start = time.perf_counter()
                 first = done - epoch * steps
                 stopped = self.run_epoch(epoch, first, bar, interrupt)
                 done = epoch * steps + (stopped or steps)
-                self._check_finite(epoch, stopped or steps)
+                self.check_losses(epoch, stopped or steps)
                 elapsed = time.perf_counter() - start
                 seconds += elapsed
                 self.seconds = seconds
@@ -199,7 +200,7 @@ class Trainer(Resumable):
             if bar is not None:
                 bar.step(epoch, k + 1)
             if (k + 1) % CHECK_EVERY == 0:
-                self._check_finite(epoch, k + 1)
+                self.check_losses(epoch, k + 1)
             # Asking the others waits for the device: not at every step.
             if (self.world.size == 1 or (k + 1) % 50 == 0) and self.world.any(
                 bool(interrupt and interrupt.asked), self.device
@@ -214,18 +215,6 @@ class Trainer(Resumable):
             len(self.data.train), seed=self.config.seed, epoch=epoch, batches=self.feed.steps, flip=self.flip,
             mixup=self.config.mixup, cutmix=self.config.cutmix,
         )  # fmt: skip
-
-    def _check_finite(self, epoch: int, steps: int) -> None:
-        # The sum over the processes: all of them find the same step, and stop.
-        losses = self.world.sum(self.step.losses[:steps].clone()).mean(1) / self.world.size
-        if math.isfinite(losses.sum().item()):
-            return
-        bad = int((~losses.isfinite()).nonzero()[0].item())
-        at = epoch * self.feed.steps + bad
-        raise TrainingError(
-            f"the loss is {losses[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {self.feed.steps}), "
-            f"learning rate {self.rates[at].item():.4g}; {self.what_to_try()}"
-        )
 
     def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> dict[str, Any]:
         """The epoch's line of ``metrics.jsonl``."""
@@ -264,6 +253,7 @@ class Trainer(Resumable):
             raise Stopped(self.how_to_go_on(self.config.epochs, 0)) from None
 
     def _described(self, started: float, prepared: float, passes: int, seconds: float) -> dict[str, Any]:
+        self.warn_of_loss()
         say("measuring on the test and training set", shown=self.speaks)
         measured = self._measure()
         if not math.isfinite(loss := measured["test"]["full"]["loss"]):

@@ -19,7 +19,7 @@ from transnet.train.device import autocast_for, device_name, fits_on_device, sgd
 from transnet.train.distributed import World, restarts
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
-from transnet.train.progress import say
+from transnet.train.progress import counted, say
 from transnet.train.run import CUSTOM, Run, command, describe
 from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
@@ -58,8 +58,8 @@ class Prepared:
         if self.world.first:  # a mistake in the settings must not leave a folder behind
             self.run.begin(self.content, resume=config.resume)
         self.world.barrier()
-        for pair in natural_pairs(self.net.transforms) if self.flip else ():
-            say(f"warning: images are flipped in training, so {pair} are one task for two heads", shown=self.speaks)
+        for remark in remarks(self.net.transforms, flip=self.flip):
+            say(remark, shown=self.speaks)
         self.autocast = autocast_for(config.precision, self.device)
         view = View.of(
             size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
@@ -120,6 +120,8 @@ class Prepared:
         torch.manual_seed(seed_for(config.seed, "init"))
         model = self.given
         if model is None:
+            if config.pretrained:
+                say(f"{name}: getting its pretrained weights", shown=self.speaks)
             model = backbones.create(
                 name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
                 pretrained=config.pretrained,
@@ -156,14 +158,15 @@ class Prepared:
 
     def _introduction(self) -> str:
         config, data = self.config, self.data
-        where = "on the device" if self.resident else f"streamed by {config.workers} workers"
-        skipped = f", {len(data.skipped)} bad images left out" if data.skipped else ""
+        kept = "in memory" if self.device.type == "cpu" else "on the device"
+        where = kept if self.resident else f"streamed by {counted(config.workers, 'worker')}"
+        skipped = f", {counted(len(data.skipped), 'bad image')} left out" if data.skipped else ""
         val = f", {len(data.val):,} for validation" if data.val else ""
         return (
-            f"{data.name}: {len(data.train):,} training images{val}, {len(data.test):,} for the test, "
+            f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
             f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
-            f"{config.model}, heads {config.transforms}, {config.epochs} epochs of batch {config.batch_size}, "
-            f"seed {config.seed}, on {device_name(self.device)}"
+            f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
+            f"of batch {config.batch_size}, seed {config.seed}, on {device_name(self.device)}"
         )
 
     def _command(self, config: TrainConfig) -> str:
@@ -176,6 +179,21 @@ def check_apart(out: str, data: str) -> None:
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
     if inside and data not in NAMED:
         raise ConfigError(f"--out: {out} lies in the data, {data}; give a folder outside of it")
+
+
+def remarks(names: tuple[str, ...], *, flip: bool) -> list[str]:
+    """What a user should know of heads that are allowed, but may not be what was meant."""
+    said = []
+    if "r0" not in names:
+        said.append(
+            "warning: there is no identity head r0, so nothing can be pruned to one pass of the image as it is: "
+            "another head needs its transform folded into the weights (transnet prune --head), or the image "
+            "transformed first"
+        )
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    said += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
+    pairs = natural_pairs(names) if flip else []
+    return said + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in pairs]
 
 
 def natural_pairs(names: tuple[str, ...]) -> list[str]:

@@ -4,13 +4,15 @@ Weights, momentum, the number of steps done and the epoch's counts: everything r
 step), so nothing else has to be kept.
 """
 
+import math
+
 import torch
 from torch import nn
 
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError
 from transnet.train.prepare import Prepared
-from transnet.train.progress import say
+from transnet.train.progress import counted, loss_text, say
 
 
 class TrainingError(RuntimeError):
@@ -64,10 +66,34 @@ class Resumable(Prepared):
 
     def how_to_go_on(self, epoch: int, step: int) -> str:
         """Where a stopped run stood, and the command that goes on with it."""
-        more = f" and {step} of {self.feed.steps} steps" if step else ""
+        more = f" and {step} of {counted(self.feed.steps, 'step')}" if step else ""
         again = f"{self._command(self.config)} --resume" if self.given is None else "the same call, with resume=True"
-        stood = f"{epoch} of {self.config.epochs} epochs{more}"
+        stood = f"{epoch} of {counted(self.config.epochs, 'epoch')}{more}"
         return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
+
+    def check_losses(self, epoch: int, steps: int) -> None:
+        """Stop where one of an epoch's first ``steps`` losses is not finite."""
+        # The sum over the processes: all of them find the same step, and stop.
+        losses = self.world.sum(self.step.losses[:steps].clone()).mean(1) / self.world.size
+        if math.isfinite(losses.sum().item()):
+            return
+        bad = int((~losses.isfinite()).nonzero()[0].item())
+        at = epoch * self.feed.steps + bad
+        raise TrainingError(
+            f"the loss is {losses[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {self.feed.steps}), "
+            f"learning rate {self.rates[at].item():.4g}; {self.what_to_try()}"
+        )
+
+    def warn_of_loss(self) -> None:
+        """Say so where the last epoch's loss, finite as it is, is far above that of guessing."""
+        loss = (self.world.sum(self.step.losses.clone()).mean() / self.world.size).item()
+        chance = math.log(len(self.data.classes))
+        if loss > 2 * chance:
+            say(
+                f"warning: the last epoch's training loss is {loss_text(loss)}, far above that of guessing, "
+                f"{chance:.2f}: the run seems to have diverged. Try a smaller --lr, in another --out",
+                shown=self.speaks,
+            )
 
     def check_weights(self, done: int) -> None:
         """Stop where they are not finite: the last step's loss does not show yet what that step made of them."""

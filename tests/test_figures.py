@@ -251,7 +251,7 @@ def test_the_table_has_every_runs_layers(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_group_without_its_base_knows_the_bases_epochs(small_study: Path, tmp_path: Path) -> None:
     name = "digits-fast-base-x4-s0"
     shutil.copytree(small_study / "runs" / name, tmp_path / "runs" / name)
-    assert facts(read_folder(tmp_path)[0])["recipe"].startswith("fast: 1 epochs of the base")
+    assert facts(read_folder(tmp_path)[0])["recipe"].startswith("fast: 1 epoch of the base")
 
 
 def test_damaged_files_of_a_study_are_named(small_study: Path, tmp_path: Path) -> None:

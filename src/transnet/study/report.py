@@ -19,6 +19,7 @@ from transnet.study.sheets import Cell, Sheet
 from transnet.study.tables import rows_of, table, verdict
 from transnet.train.checkpoint import write_atomically
 from transnet.train.config import TrainConfig, data_name, from_dict
+from transnet.train.progress import counted
 from transnet.train.run import command
 
 KIND_TITLES = {
@@ -156,7 +157,7 @@ def facts(group: Group) -> dict[str, str]:
         "data": f"{data['name']}, {data['sizes']['train']:,} training and {data['sizes']['test']:,} test images, "
         f"{len(data['classes'])} classes, {data['image_size']}×{data['image_size']}",
         "backbone": every("config", "train", "model"),
-        "recipe": f"{some.settings['recipe']}: {epochs} epochs of the base, "
+        "recipe": f"{some.settings['recipe']}: {counted(epochs, 'epoch')} of the base, "
         f"batch {some.settings['batch_size']}, learning rate {some.settings['lr']:g}, {some.settings['schedule']}, "
         f"decay {some.settings['weight_decay']:g}, label smoothing {some.settings['label_smoothing']:g}",
         "tested on": flip + "; nothing was selected on the test set",

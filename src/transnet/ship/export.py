@@ -100,7 +100,7 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
         raise ConfigError(f"--out: {target} cannot be written ({error})") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return Export(target / f"model.{format}", about, difference, same, len(images), real)
+    return Export(Path(out) / f"model.{format}", about, difference, same, len(images), real)
 
 
 Heads = Callable[[Tensor], Tensor]

@@ -14,6 +14,7 @@ import pytest
 
 from transnet.data import DataError
 from transnet.study.execute import Here, execute
+from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.reproduce import reproduce
 from transnet.train.run import Run
@@ -167,3 +168,23 @@ def test_data_that_is_not_there_is_said_once_before_anything_is_made(tmp_path: P
     with pytest.raises(DataError, match="nosuch: no such name, folder or file"):
         reproduce(Study("pruned", data="nosuch", out=str(tmp_path / "study"), device="cpu"), quiet=True)
     assert not (tmp_path / "study").exists()
+
+
+def test_the_time_left_does_not_count_how_long_the_first_start_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = plan(Study("invariance", epochs=10, out=str(tmp_path), **SETTINGS))  # type: ignore[arg-type]
+    (base,) = (run for run in runs if run.kind == "base")
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    overview = Overview([base], set(), shown=False)
+    metrics = Run(base.config.out).metrics
+    metrics.parent.mkdir(parents=True)
+    assert overview.left() == "time left unknown"
+    now += 60  # to start
+    metrics.write_text("{}\n")
+    overview.refresh()
+    assert overview.left() == "time left unknown"
+    now += 4
+    metrics.write_text("{}\n" * 3)
+    assert overview.left() == "about 14 s left"  # two epochs in 4 seconds, seven to go

@@ -131,6 +131,17 @@ def test_bad_image_stops_with_its_path(tmp_path: Path) -> None:
     assert "--on-bad-image skip" in str(caught.value)
 
 
+def test_bad_images_are_named_up_to_ten(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    bad = [root / "cat" / f"bad{i:02}.png" for i in range(12)]
+    for path in bad:
+        path.write_bytes(b"no picture")
+    with pytest.raises(DataError, match="12 of 32 images") as caught:
+        open_data(str(root))
+    assert [str(path) in str(caught.value) for path in bad] == [True] * 10 + [False] * 2
+    assert ", …. Repair" in str(caught.value)
+
+
 def test_bad_image_is_skipped_and_counted(tmp_path: Path) -> None:
     root, bad = damaged(tmp_path)
     data = open_data(str(root), on_bad_image="skip")

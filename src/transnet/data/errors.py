@@ -1,5 +1,7 @@
 """The errors of this folder."""
 
+from collections.abc import Sequence
+
 
 class DataError(ValueError):
     """A data set that cannot be used as it was asked for; catch it to tell a user, its text is meant for one.
@@ -13,3 +15,8 @@ class ReadError(DataError):
 
     That may pass, so it says nothing about the image and must not be kept.
     """
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """The names, or the first of many, for a message."""
+    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])

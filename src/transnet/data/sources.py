@@ -12,7 +12,7 @@ import numpy as np
 from transnet.data.arrays import read_npz
 from transnet.data.dataset import Augmentation, DataSet
 from transnet.data.download import data_folder
-from transnet.data.errors import DataError
+from transnet.data.errors import DataError, listed
 from transnet.data.folder import read_folder
 from transnet.data.named import NAMED, Look, read_named
 from transnet.data.parquet import find_shards, read_parquet
@@ -162,13 +162,14 @@ def _without_bad(name: str, source: Source, seen: Survey, on_bad_image: str) -> 
     bad = used[seen["bad"][used]]
     if not len(bad):
         return source, ()
+    skipped = tuple(source.store.where(int(row)) for row in bad)
     if on_bad_image == "stop":
+        others = f". Others: {listed(skipped[1:], 9)}" if len(bad) > 1 else ""
         raise DataError(
-            f"{name}: {len(bad)} of {len(used)} images cannot be read. {_why(source, int(bad[0]))}. Repair or"
+            f"{name}: {len(bad)} of {len(used)} images cannot be read. {_why(source, int(bad[0]))}{others}. Repair or"
             " remove them, or leave them out with on_bad_image='skip' (--on-bad-image skip)"
         )
     parts = {part: rows[~seen["bad"][rows]] for part, rows in source.parts.items()}
-    skipped = tuple(source.store.where(int(row)) for row in bad)
     return Source(source.store, source.labels, source.classes, parts), skipped
 
 

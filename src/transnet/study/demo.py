@@ -135,13 +135,13 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         title=f"digits, {some['train']['n']} training images, {some['test']['full']['n']} test images, "
         + ("one seed" if n == 1 else f"mean ± standard error over {n} seeds")
     )
-    for column in ("", "accuracy %", "test / train loss", "training passes", "passes an image"):
+    for column in ("", "accuracy %", "test /\ntrain loss", "training\npasses", "passes\nan image"):
         table.add_column(column, justify="left" if not column else "right")
     for kind in KINDS:
         results = [row["result"] for row in rows if row["kind"] == kind]
         m = results[0]["cost"]["predict_passes"]
         passes = f"{results[0]['cost']['train_passes']:,}"
-        ratio = _figure([r["generalization"] for r in results], "{:.2f}")
+        ratio = _figure([r["generalization"] for r in results], "{:.1f}")
         pruned = _figure([100 * r["test"]["pruned"]["accuracy"] for r in results], "{:.2f}")
         table.add_row(kind if m == 1 else f"PT{m}, pruned", pruned, ratio, passes, "1")
         if m > 1:

@@ -29,8 +29,8 @@ class Overview:
         self.failed: dict[str, str] = {}
         self.started: dict[str, float] = {}
         self.shown = shown
-        self.began = time.time()
         self._before = self._work()
+        self._first: tuple[float, float] | None = None  # when work was first seen to be done, and how much
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self._tty = shown and sys.stderr.isatty()
         self._drawn = 0.0
@@ -66,19 +66,24 @@ class Overview:
 
     def refresh(self) -> None:
         """Draw it anew, a few times a second at most."""
-        if self._tty and time.monotonic() - self._drawn > 0.5:
+        if time.monotonic() - self._drawn > 0.5:
             self._drawn = time.monotonic()
-            self._live.update(self._draw(), refresh=True)
+            if self._tty:
+                self._live.update(self._draw(), refresh=True)
+            elif self._first is None:
+                self._note(self._work())
 
     def running(self) -> list[str]:
         """The runs that write: on a cluster a run may be handed over and still wait for a place."""
         return [name for name, begun in self.started.items() if self._written_since(name, begun)]
 
     def left(self) -> str:
-        """The time left at the pace so far, in words."""
+        """The time left at the pace since work began to be done, in words; how long the first start took is no pace."""
         work = self._work()
+        self._note(work)
+        since, before = self._first or (time.time(), work)
         total = sum(_size(run) for name, run in self.runs.items() if name not in self.failed)
-        pace = (work - self._before) / max(time.time() - self.began, 1e-9)
+        pace = (work - before) / max(time.time() - since, 1e-9)
         return f"about {_duration((total - work) / pace)} left" if pace > 0 else "time left unknown"
 
     def _draw(self) -> Group:
@@ -96,6 +101,10 @@ class Overview:
             bar = ProgressBar(total=run.config.epochs, completed=epochs, width=24)
             table.add_row(name, bar, f"epoch {epochs} of {run.config.epochs}")
         return Group(head, table)
+
+    def _note(self, work: float) -> None:
+        if self._first is None and work > self._before:
+            self._first = time.time(), work
 
     def _work(self) -> float:
         return sum(

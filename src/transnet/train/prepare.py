@@ -11,6 +11,7 @@ from torch import nn
 from transnet import backbones, d4, recipes
 from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View, seed_for
+from transnet.data.errors import listed
 from transnet.data.named import NAMED
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
@@ -160,7 +161,9 @@ class Prepared:
         config, data = self.config, self.data
         kept = "in memory" if self.device.type == "cpu" else "on the device"
         where = kept if self.resident else f"streamed by {counted(config.workers, 'worker')}"
-        skipped = f", {counted(len(data.skipped), 'bad image')} left out" if data.skipped else ""
+        skipped = (
+            f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped)})" if data.skipped else ""
+        )
         val = f", {len(data.val):,} for validation" if data.val else ""
         return (
             f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "

@@ -135,12 +135,15 @@ def test_what_a_library_cannot_do_is_said():
 def unreachable(tmp_path, monkeypatch):
     """No weights on this machine, and nobody to fetch them from."""
     from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    return constants
+    close_session()  # it keeps the proxies that it began with
+    yield constants
+    close_session()
 
 
 def test_weights_that_cannot_be_fetched_are_one_clear_error(unreachable, monkeypatch):

@@ -33,6 +33,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     monkeypatch.setattr(sharing, "is_served", lambda: False)
+    monkeypatch.setattr(sharing, "_USE", "")  # what tries the GPU finds nothing wrong
     return notes
 
 
@@ -61,6 +62,12 @@ def test_the_service_ends_with_a_process_that_is_killed(control: Path) -> None:
     while "quit" not in control.read_text():
         assert time.monotonic() < end, "the service outlived its study"
         time.sleep(0.05)
+
+
+def test_a_service_through_which_no_gpu_can_be_used_is_ended(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_USE", "raise SystemExit(True)")
+    assert sharing.start_service() is None
+    assert [line.split()[0] for line in control.read_text().splitlines()] == ["-d", "quit"]
 
 
 def test_without_the_program_or_where_it_fails_there_is_no_service(

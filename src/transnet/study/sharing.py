@@ -8,6 +8,7 @@ compiles or evaluates. `benchmarks/shared_gpu.py` measures both.
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,13 @@ SPARE = 1.25  # memory that must be free, in what the next run is expected to ta
 
 # Waits until the process that started it is gone, however it ended, or closes the pipe; then ends the service.
 _UNTIL_THE_END = 'cat > /dev/null; echo quit | "$0" > /dev/null 2>&1; rm -rf "$1"'
+
+# Begins to use the first GPU; by the driver alone, in a second where torch would take many.
+_USE = """
+import ctypes
+driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+raise SystemExit(bool(driver.cuInit(0) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)))
+"""
 
 
 class Service:
@@ -42,6 +50,15 @@ class Service:
             start_new_session=True,
         )
 
+    def works(self) -> bool:
+        """Whether a process can use a GPU through it: it may start where it is not allowed to serve."""
+        environment = {**os.environ, **self.environment}
+        try:
+            subprocess.run([sys.executable, "-c", _USE], check=True, env=environment, capture_output=True, timeout=60)
+        except subprocess.SubprocessError:
+            return False
+        return True
+
     def close(self) -> None:
         """End it; to be called when no process uses it any more."""
         assert self._keeper.stdin is not None
@@ -59,9 +76,13 @@ def start_service() -> Service | None:
     if is_served() or shutil.which(CONTROL) is None:
         return None
     try:
-        return Service()
+        service = Service()
     except OSError:  # not allowed here, as in some containers
         return None
+    if service.works():
+        return service
+    service.close()
+    return None
 
 
 def used_and_free(gpu: str) -> tuple[float, float] | None:

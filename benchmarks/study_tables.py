@@ -39,7 +39,7 @@ def accuracy(results):
 def headline(results):
     """What two heads gain, against base and against base of equal passes, where that was measured."""
     for group, _, title in groups(results):
-        found = {row.name: row for target in ("full", "pruned") for row in rows_of(group, target)}
+        found = by_name(group)
         pruned, full = found.get("PT2"), found.get("T2")
         if pruned and full and pruned.to_base and pruned.to_equal and full.to_equal:
             return (
@@ -52,6 +52,11 @@ def headline(results):
                 "All of it is under [Results](#results)."
             )
     return "What it gains is not measured yet."
+
+
+def by_name(group):
+    """The rows of Tables 2 and 3; base and base of equal passes stand in both."""
+    return {row.name: row for target in ("full", "pruned") for row in rows_of(group, target)}
 
 
 def groups(results):
@@ -71,8 +76,7 @@ def groups(results):
 
 def study(group, folder, title):
     """The table of one data set and recipe; None where base or every other classifier is missing."""
-    # Base and base of equal passes stand in both tables.
-    found = {row.name: row for target in ("full", "pruned") for row in rows_of(group, target)}
+    found = by_name(group)
     rows = [found[name] for name in ORDER if name in found]
     if not rows:
         return None

@@ -51,6 +51,15 @@ def test_help_names_every_verb_and_each_verb_explains_itself(capsys):
         assert "usage: transnet" in capsys.readouterr().out
 
 
+def test_a_pipe_that_breaks_elsewhere_is_said(monkeypatch, capsys):
+    def broken(_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("transnet.cli.report.run", broken)
+    assert run(["report", "somewhere"]) == 1
+    assert "Broken pipe" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
 def test_whoever_reads_the_output_may_stop(words):
     reader, writer = os.pipe()

@@ -258,7 +258,7 @@ def test_damaged_files_of_a_study_are_named(small_study: Path, tmp_path: Path) -
     name = "digits-fast-base-s0"
     shutil.copytree(small_study / "runs" / name, tmp_path / "runs" / name)
     (tmp_path / "measured").mkdir()
-    (tmp_path / "measured" / "digits-fast.json").write_text('{"schema": 2}')
+    (tmp_path / "measured" / "digits-fast.json").write_text('{"schema": 3}')
     assert write_report(tmp_path).exists()
     (tmp_path / "runs" / name / "result.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"result\.json is damaged; remove the run's folder and train it again"):

@@ -4,9 +4,11 @@ Nothing heavy is imported before a verb needs it: ``transnet --help`` answers at
 """
 
 import difflib
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
 VERBS = {
     "train": "train a classifier with one head per transform of the images",
@@ -64,9 +66,9 @@ def _guarded(verb: str, arguments: Sequence[str]) -> int:
         return _fail(error, 2)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _unread(sys.stdout):
+            raise
         return _fail(error, 1)
     except Exception as error:
         from transnet.ship.export import ExportError
@@ -77,6 +79,16 @@ def _guarded(verb: str, arguments: Sequence[str]) -> int:
         if isinstance(error, (CheckpointError, TrainingError, ExportError, Stopped)):
             return _fail(error, 1)
         raise
+
+
+def _unread(out: TextIO) -> bool:
+    """Whether it is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(out.fileno(), select.POLLOUT)
+    except (AttributeError, OSError):  # a system without it, or no file
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _fail(error: Exception | str, status: int) -> int:

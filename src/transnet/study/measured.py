@@ -25,7 +25,7 @@ from transnet.train.progress import say
 from transnet.train.run import load
 
 KERNELS = {"base": "base", "t2": "T2", "t3": "T3", "t4": "T4"}
-SCHEMA = 2
+SCHEMA = 3
 
 Found = dict[str, Any]
 

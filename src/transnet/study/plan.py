@@ -187,7 +187,8 @@ def _check_settings(run: PlannedRun) -> None:
         return
     before, now = folder.read_config().get("train", {}), to_dict(run.config)
     now["model"] = now["model"] or before.get("model")
-    for settings in (before, now):  # as they were asked for: those of the base
-        settings["epochs"] = settings.get("epochs", 0) // KINDS[run.kind].epochs
+    times = KINDS[run.kind].epochs
+    if "epochs" in before and before["epochs"] % times == 0:  # said as they were asked for: those of the base
+        before, now = ({**settings, "epochs": settings["epochs"] // times} for settings in (before, now))
     if found := differences(before, now):
         raise ConfigError(f"--out: {folder.path} was begun with other settings: {'; '.join(found)}; give another --out")

@@ -1,8 +1,7 @@
 """Several runs on one GPU at once.
 
-By itself a GPU gives each process slices of its time, and two runs at once get no more done than one after the other.
-Under NVIDIA's Multi-Process Service their kernels run side by side: one run computes while the other starts, loads,
-compiles or evaluates. `benchmarks/shared_gpu.py` measures both.
+By itself a GPU gives each process slices of its time. Under NVIDIA's Multi-Process Service their kernels run side by
+side, and one run computes while the other waits for its host. `benchmarks/shared_gpu.py` measures both.
 """
 
 import os

@@ -181,6 +181,28 @@ def test_strange_shard_is_refused(tmp_path: Path) -> None:
         open_data(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        (["train-00002-of-00004", "train-00003-of-00004"], "2 of the 4 shards train-….* first is train-00000-of-00004"),
+        (["train-0-of-1", "test-1-of-3", "test-3-of-3"], "1 of the 3 shards test-….*is missing.* test-2-of-3"),
+        (["train-00000-of-99999999999-a1b2"], "99999999998 of the .* first is train-00000000001-of-99999999999"),
+    ],
+)
+def test_missing_shards_are_said(tmp_path: Path, there: list[str], missing: str) -> None:
+    for i, name in enumerate(there):
+        shard(tmp_path / f"{name}.parquet", range(8 * i, 8 * i + 8))
+    with pytest.raises(DataError, match=missing):
+        open_data(str(tmp_path))
+
+
+def test_shards_counted_from_one_are_complete(tmp_path: Path) -> None:
+    for i in (1, 2):
+        shard(tmp_path / f"train-{i}-of-2-c0ffee.parquet", range(8 * i, 8 * i + 8))
+    data = open_data(str(tmp_path))
+    assert len(data.train) + len(data.test) == 16
+
+
 def test_missing_pyarrow_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shard(tmp_path / "train-0.parquet", range(4))
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -54,6 +54,9 @@ def test_result_json_is_what_train_returned_and_has_the_agreed_fields(data: Path
     assert set(written["cost"]) == {"train_passes", "predict_passes", "parameters", "images_per_second"}
     assert written["cost"]["train_passes"] == 90 * 2
     assert written["test"]["pruned"]["n"] == 30
+    parts = [written[f"{what}_seconds"] for what in ("prepare", "compile", "train", "evaluate")]
+    assert min(parts) > 0
+    assert sum(parts) <= written["seconds"]
 
 
 # --------------------------------------------------------------------------------------------------------- the folder

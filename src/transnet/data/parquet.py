@@ -1,6 +1,7 @@
 """Folders of parquet shards as Hugging Face's ``datasets`` writes them."""
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from transnet.data.stores import PackedStore
 
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
+_ONE_OF_MANY = re.compile(r"(?P<before>.*-)(?P<number>\d+)-of-(?P<all>\d+)")
 
 
 def find_shards(root: Path) -> list[Path]:
@@ -39,8 +41,8 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
         label_column: the column of labels; None finds it.
 
     Raises:
-        DataError: where pyarrow is not installed, a shard is damaged, a column is not found or a label is out of
-            range.
+        DataError: where pyarrow is not installed, a shard is missing or damaged, a column is not found or a label is
+            out of range.
     """
     try:
         import pyarrow.parquet as pq
@@ -48,6 +50,7 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
         raise DataError(f"{root}: reading parquet needs pyarrow; pip install 'transnet[parquet]'") from error
 
     parts = _parts(root, shards)
+    _check_complete(root, shards)
     files: dict[Path, Any] = {}
     for path in shards:
         with _reading(path):
@@ -142,6 +145,22 @@ def _parts(root: Path, shards: list[Path]) -> dict[Path, str]:
             f"{root}: {strange[0]} begins with none of train-, validation-, test-; rename it or move it away"
         )
     return {path: part for path, part in parts.items() if part is not None}
+
+
+def _check_complete(root: Path, shards: list[Path]) -> None:
+    """Half a data set trains as well as a whole one, and nothing but its results would tell."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for path in shards:
+        if name := _ONE_OF_MANY.match(path.name):
+            found.setdefault((name["before"], name["all"]), set()).add(int(name["number"]))
+    for (before, number), there in found.items():
+        if (missing := int(number) - len(there)) > 0:
+            first = next(n for n in itertools.count(int(number) in there) if n not in there)  # from 0 or from 1
+            raise DataError(
+                f"{root}: {missing} of the {int(number)} shards {before}…-of-{number} {'is' if missing == 1 else 'are'}"
+                f" missing, the first is {before}{first:0{len(number)}}-of-{number}; fetch what is missing, or give the"
+                " others names without numbers where they are meant to be all"
+            )
 
 
 def _encoded(files: dict[Path, Any], column: str) -> Iterator[list[bytes | None]]:

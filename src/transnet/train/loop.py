@@ -81,13 +81,13 @@ class Trainer(Resumable):
         if self.config.resume and self.run.finished:  # by the process that was waited for
             return self._already_finished()
         first = self.restore()
-        preparing = time.perf_counter()
+        prepared = time.perf_counter()
         self.step.prepare()
-        prepared = time.perf_counter() - preparing
-        trained, passes, seconds = self._epochs(first)
-        if trained is not None:
-            raise trained
-        result = self._result(started, prepared, passes, seconds)
+        took = {"prepare_seconds": prepared - started, "compile_seconds": time.perf_counter() - prepared}
+        stopped, passes, seconds = self._epochs(first)
+        if stopped is not None:
+            raise stopped
+        result = self._result(started, took, passes, seconds)
         if self.world.first:
             result = self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
         self.world.barrier()
@@ -230,21 +230,22 @@ class Trainer(Resumable):
             "seconds": elapsed,
             "images_per_second": len(self.data.train) * share / elapsed,
         }
-        every = self.config.evaluate_every
+        every, begun = self.config.evaluate_every, time.perf_counter()
         if (every and (epoch + 1) % every == 0) or epoch + 1 == self.config.epochs:
             for name, split in (("val", self.data.val), ("test", self.data.test)):
                 if split is not None:
                     sums = self.world.sum(count(self.net, self.look(name, split), flip=False, autocast=self.autocast))
                     entry[name] = scores(sums[0], self.net.transforms)
+        self.evaluating += time.perf_counter() - begun
         return entry
 
     # ----------------------------------------------------------------------------------------------- after
 
-    def _result(self, started: float, prepared: float, passes: int, seconds: float) -> dict[str, Any]:
+    def _result(self, started: float, took: dict[str, float], passes: int, seconds: float) -> dict[str, Any]:
         """What ``result.json`` holds; stopped meanwhile, the run is saved as it is after its last epoch."""
         try:
             with Interrupt(at_once=True):
-                return self._described(started, prepared, passes, seconds)
+                return self._described(started, took, passes, seconds)
         except KeyboardInterrupt:
             done = self.config.epochs * self.feed.steps
             with Interrupt():  # or a second signal would cut the saving off
@@ -252,10 +253,12 @@ class Trainer(Resumable):
                     self.save(done)
             raise Stopped(self.how_to_go_on(self.config.epochs, 0)) from None
 
-    def _described(self, started: float, prepared: float, passes: int, seconds: float) -> dict[str, Any]:
+    def _described(self, started: float, took: dict[str, float], passes: int, seconds: float) -> dict[str, Any]:
         self.warn_of_loss()
         say("measuring on the test and training set", shown=self.speaks)
+        begun = time.perf_counter()
         measured = self._measure()
+        self.evaluating += time.perf_counter() - begun
         if not math.isfinite(loss := measured["test"]["full"]["loss"]):
             raise TrainingError(
                 f"the loss on the test set is {loss}, though it was finite in training; {self.what_to_try()}"
@@ -269,8 +272,9 @@ class Trainer(Resumable):
                 "images_per_second": len(self.data.train) * self.config.epochs / seconds,
             },
             "seconds": time.perf_counter() - started,
+            **took,
             "train_seconds": seconds,
-            "compile_seconds": prepared,
+            "evaluate_seconds": self.evaluating,
             "at_once": self.at_once,
             "versions": versions(),
             "device": device_name(self.device),

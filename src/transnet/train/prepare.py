@@ -44,6 +44,7 @@ class Prepared:
         self.given, self.at_once = model, at_once
         self.place = data or config.data
         self.seconds = 0.0  # of training, over all processes that went on with the run
+        self.evaluating = 0.0  # seconds, in this process
 
     def prepare(self) -> None:
         """Open the data, build the network and the step, and only then begin the run's folder."""

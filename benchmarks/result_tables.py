@@ -177,7 +177,8 @@ def studies():
     for group, folder, title in groups(RESULTS):
         paths = [folder / "tables" / f"{group.name}-{target}.md" for target in TARGETS]
         tables = ["#" + path.read_text().strip() for path in paths if path.exists()]  # a heading one level below
-        parts += [f"### {title}", source(group, folder, "all"), *tables]
+        if tables:  # one that has just been begun has none
+            parts += [f"### {title}", source(group, folder, "all"), *tables]
     missing = "No study is in `results/` yet. [Reproducing the paper](reproducing.md) says how one is made."
     return "\n\n".join(parts) or missing
 

@@ -175,7 +175,8 @@ def studies():
     """Every study under a heading of its own: what was trained, then its tables in the paper's order."""
     parts = []
     for group, folder, title in groups(RESULTS):
-        paths = [folder / "tables" / f"{group.name}-{target}.md" for target in TARGETS]
+        order = (key for target in TARGETS for key in ((target, "unmirrored") if target == "full" else (target,)))
+        paths = [folder / "tables" / f"{group.name}-{key}.md" for key in order]
         tables = ["#" + path.read_text().strip() for path in paths if path.exists()]  # a heading one level below
         if tables:  # one that has just been begun has none
             parts += [f"### {title}", source(group, folder, "all"), *tables]

@@ -23,6 +23,7 @@ COLUMNS = (
     "model", "accuracy %", "to base", "to base of equal passes", "paper %", "training passes", "passes an image",
     "seconds of training",
 )  # fmt: skip
+SHORT = ("model", "accuracy %", "to base", "to base of equal passes", "passes an image")
 
 
 def accuracy(results):
@@ -39,24 +40,34 @@ def accuracy(results):
 def headline(results):
     """What two heads gain, against base and against base of equal passes, where that was measured."""
     for group, _, title in groups(results):
-        found = by_name(group)
-        pruned, full = found.get("PT2"), found.get("T2")
-        if pruned and full and pruned.to_base and pruned.to_equal and full.to_equal:
+        mirrored, alone = by_name(group), by_name(group, "unmirrored")
+        ways = {
+            "pruned back, one pass an image": alone.get("PT2"),
+            "pruned back, the image and its mirror image": mirrored.get("PT2"),
+            "both heads kept, two passes an image": alone.get("T2"),
+            "both heads kept, the image and its mirror image": mirrored.get("T2"),
+        }
+        if all(row and row.to_base and row.to_equal for row in ways.values()):
+            rows = [(sheets.name(way), sheets.gap(row.to_base), sheets.gap(row.to_equal)) for way, row in ways.items()]
+            columns = (
+                "trained with two heads",
+                "against the same network trained plainly",
+                "against one trained plainly for as long",
+            )
+            table = sheets.Sheet("headline", "", columns, tuple(rows)).markdown().partition("\n\n")[2].strip()
             return (
-                f"On {title.partition(',')[0]} ({group.some.settings['model']}, n = {len(pruned.values)} seeds) a "
-                "network trained with two heads and pruned back is "
-                f"{sheets.gap(pruned.to_base).text} points better than the same network trained plainly, at equal "
-                f"cost of prediction. Training cost twice as much; against one trained plainly for as long it is "
-                f"{sheets.gap(pruned.to_equal).text}. Both heads kept, at twice the cost of prediction, gain "
-                f"{sheets.gap(full.to_base).text} and {sheets.gap(full.to_equal).text}. In brackets: 95 % intervals. "
-                "All of it is under [Results](#results)."
+                f"What that gains on {title.partition(',')[0]}, in points of accuracy with 95 % intervals "
+                f"({group.some.settings['model']}, n = {len(mirrored['PT2'].values)} seeds):\n\n{table}\n\n"
+                "Two heads take twice the passes in training. So the last column is against a plain network that was "
+                "trained for twice the epochs; an interval with zero in it shows no difference. All of it is under "
+                "[Results](#results)."
             )
     return "What it gains is not measured yet."
 
 
-def by_name(group):
-    """The rows of Tables 2 and 3; base and base of equal passes stand in both."""
-    return {row.name: row for target in ("full", "pruned") for row in rows_of(group, target)}
+def by_name(group, *targets):
+    """The rows of these tables, by default of Tables 2 and 3; base and base of equal passes stand in both."""
+    return {row.name: row for target in targets or ("full", "pruned") for row in rows_of(group, target)}
 
 
 def groups(results):
@@ -75,13 +86,23 @@ def groups(results):
 
 
 def study(group, folder, title):
-    """The table of one data set and recipe; None where base or every other classifier is missing."""
-    found = by_name(group)
-    rows = [found[name] for name in ORDER if name in found]
+    """The tables of one data set and recipe; None where base or every other classifier is missing."""
+    rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored",)))
     if not rows:
         return None
-    sheet = sheets.Sheet("accuracy", title, COLUMNS, tuple(cells(row) for row in rows), notes(rows))
-    return sheet.markdown() + "\n" + source(group, folder)
+    sheet = sheets.Sheet("accuracy", title, COLUMNS, tuple(cells(row) for row in rows), notes(group, rows))
+    texts = [sheet.markdown()]
+    if alone:
+        short = tuple(tuple(cell for i, cell in enumerate(cells(row)) if COLUMNS[i] in SHORT) for row in alone)
+        heading = f"{title}, the image alone"
+        texts.append(
+            "#" + sheets.Sheet("unmirrored", heading, SHORT, short, (*judged(alone), *cautions(alone))).markdown()
+        )
+    return "\n".join([*texts, source(group, folder)])
+
+
+def in_order(rows):
+    return [rows[name] for name in ORDER if name in rows]
 
 
 def source(group, folder, target="pruned"):
@@ -113,17 +134,28 @@ def cells(row):
     )
 
 
-def notes(rows):
+def judged(rows):
     """What may be concluded, computed from the intervals."""
     gains = [row for row in rows if not row.name.startswith("base")]
     return (
         f"Against base: {verdict([(row.name, row.to_base) for row in gains])}.",
         f"Against base of equal training passes: {verdict([(row.name, row.to_equal) for row in gains])}.",
-        "Passes an image count its mirror image too, as the paper tests: without it they are half.",
-        "± is the standard error over seeds; differences are in points with Welch's 95 % interval. "
-        f"The paper: mean ± standard error of {N} repetitions.",
-        *cautions(rows),
     )
+
+
+def notes(group, rows):
+    found = [*judged(rows)]
+    if group.some.protocol == "test_flip":
+        found.append("Tested on each image and its mirror image, as in the paper: passes an image count both.")
+    found.append(
+        "± is the standard error over seeds; differences are in points with Welch's 95 % interval. "
+        f"The paper: mean ± standard error of {N} repetitions."
+    )
+    found.append(
+        "Seconds of training leave out start-up, compilation and evaluation. They are of the runs that had the GPU to "
+        "themselves, where there are any; “2 at once” are those of two that shared it, each of which took longer."
+    )
+    return (*found, *cautions(rows))
 
 
 def again(group, target):

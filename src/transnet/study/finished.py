@@ -54,9 +54,9 @@ class FinishedRun:
         """``test_flip`` where training flips images, the paper's protocol, and ``test`` otherwise."""
         return "test_flip" if self.result["test_flip"] else "test"
 
-    def score(self, part: str) -> dict[str, Any]:
-        """Accuracy, loss, n and passes of ``pruned`` or ``full`` by the run's protocol."""
-        score: dict[str, Any] = self.result[self.protocol][part]
+    def score(self, part: str, protocol: str | None = None) -> dict[str, Any]:
+        """Accuracy, loss, n and passes of ``pruned`` or ``full``, by the run's protocol where none is given."""
+        score: dict[str, Any] = self.result[protocol or self.protocol][part]
         return score
 
 

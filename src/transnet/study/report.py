@@ -16,7 +16,7 @@ from transnet.study.measured import measure
 from transnet.study.plan import KINDS
 from transnet.study.run_curves import curves_of
 from transnet.study.sheets import Cell, Sheet
-from transnet.study.tables import rows_of, table, verdict
+from transnet.study.tables import Row, rows_of, table, verdict
 from transnet.train.checkpoint import write_atomically
 from transnet.train.config import TrainConfig, data_name, from_dict
 from transnet.train.progress import counted
@@ -79,13 +79,14 @@ def write_report(out: str | Path, *, data: str | None = None, device: str = "aut
 def _section(group: Group, folder: Path, data: str | None, device: str) -> Section:
     place = data if data and data_name(data) == data_name(group.some.settings["data"]) else None
     measured = measure(group, folder, data=place, device=device)
-    tables = [sheet for target in ("pruned", "full", "ablation") if (sheet := table(group, target))]
+    tables = [sheet for target in ("pruned", "full", "unmirrored", "ablation") if (sheet := table(group, target))]
     figures = []
     drawn = folder / "figures"
     curves = measured["ensembles"]
     if any(len(points) > 1 for points in curves.values()):
+        twice = " and its mirror image" if group.some.protocol == "test_flip" else ""
         caption = (
-            "Every instance is one complete pass from image to output; an ensemble is the mean of "
+            f"An instance is one network or one head that is shown the image{twice}; an ensemble is the mean of "
             "the outputs. Mean ± standard error over ensembles that share no network."
         )
         figures.append(
@@ -121,7 +122,7 @@ def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = N
 
 def findings(group: Group) -> list[str]:
     """What m heads gained in points, against the base and against the base of equal passes, and what is certain."""
-    rows = [row for target in ("pruned", "full") for row in rows_of(group, target) if not row.name.startswith("base")]
+    rows = _gains(group, "pruned", "full")
     if not rows:
         return []
 
@@ -130,11 +131,21 @@ def findings(group: Group) -> list[str]:
 
     sizes = sorted({n for row in rows for gap in (row.to_base, row.to_equal) if gap for n in gap.n})
     how = f"n = {' or '.join(map(str, sizes))}; ahead or behind is what has a 95 % interval without zero in it."
-    return [
+    found = [
         f"Points against the base: {judged([(row.name, row.to_base) for row in rows])}.",
         f"Against the base of equal training passes: {judged([(row.name, row.to_equal) for row in rows])}.",
-        "One seed: no intervals." if sizes == [1] else f"{how} The intervals stand in Tables 2 and 3.",
     ]
+    if alone := _gains(group, "unmirrored"):
+        found[0] = "With the mirror image, as the paper tests: points " + found[0].removeprefix("Points ")
+        found += [
+            f"On the image alone: points against the base: {judged([(row.name, row.to_base) for row in alone])}.",
+            f"Against the base of equal training passes: {judged([(row.name, row.to_equal) for row in alone])}.",
+        ]
+    return [*found, "One seed: no intervals." if sizes == [1] else f"{how} The intervals stand in the tables."]
+
+
+def _gains(group: Group, *targets: str) -> list[Row]:
+    return [row for target in targets for row in rows_of(group, target) if not row.name.startswith("base")]
 
 
 def facts(group: Group) -> dict[str, str]:

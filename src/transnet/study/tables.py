@@ -1,5 +1,8 @@
 """Tables 2, 3 and 4 from finished runs: ours beside the paper's, each gain with its price and its error.
 
+The paper tests on every image and its mirror image. Whoever uses a network has the image alone, so a table of the
+project's own, `unmirrored`, says what that gives.
+
 Every row says how many runs stand behind it. ± is the standard error; a difference carries Welch's 95 % interval. A
 figure is bold only where its lead over the second best is outside the error, so never with one seed.
 """
@@ -18,17 +21,22 @@ from transnet.study.sheets import NOTHING, Cell, Sheet
 # Of each table: (title, kind of run, which classifier of it), in the paper's order.
 _EQUAL = tuple((f"base, {m}× epochs", f"base-x{m}", "pruned") for m in (2, 3, 4))
 _EQUAL_NAMES = tuple(name for name, _, _ in _EQUAL)
+_BASE = ("base", "base", "pruned")
+_PRUNED = tuple((f"PT{m}", f"t{m}", "pruned") for m in (2, 3, 4))
+_FULL = tuple((f"T{m}", f"t{m}", "full") for m in (2, 3, 4))
 _ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "pruned": (("base", "base", "pruned"), *((f"PT{m}", f"t{m}", "pruned") for m in (2, 3, 4)), *_EQUAL),
-    "full": (("base", "base", "full"), *((f"T{m}", f"t{m}", "full") for m in (2, 3, 4)), *_EQUAL),
+    "pruned": (_BASE, *_PRUNED, *_EQUAL),
+    "full": (_BASE, *_FULL, *_EQUAL),
+    "unmirrored": (_BASE, *_PRUNED, *_FULL, *_EQUAL),
     "ablation": (
-        ("base", "base", "pruned"), ("Alg. only", "alg", "pruned"), ("Arch. only", "arch", "pruned"),
+        _BASE, ("Alg. only", "alg", "pruned"), ("Arch. only", "arch", "pruned"),
         ("PT2", "t2", "pruned"), _EQUAL[0],
     ),
 }  # fmt: skip
 TITLES = {
     "pruned": "Table 2: base and pruned, the same cost at prediction",
     "full": "Table 3: base and all heads, m times the cost at prediction",
+    "unmirrored": "Tables 2 and 3 without the mirror image: one pass a head",
     "ablation": "Table 4: the algorithm alone, the architecture alone, both",
 }
 COLUMNS = (
@@ -76,17 +84,21 @@ class Row:
 
 
 def rows_of(group: Group, target: str) -> list[Row]:
-    """A table's rows; none where base or every other row is missing, and no ablation without a part left out."""
+    """A table's rows; none where base or every other row is missing, or all of it stands in another table."""
     if target == "ablation" and not (group.compared("alg") or group.compared("arch")):
-        return []  # what is left stands in Table 2
+        return []
+    mirrored = group.some.protocol == "test_flip"
+    if target == "unmirrored" and not mirrored:
+        return []
+    protocol = "test" if target == "unmirrored" else None
     found = [(name, kind, part, runs) for name, kind, part in _ROWS[target] if (runs := group.compared(kind))]
     if len(found) < 2 or found[0][0] != "base":
         return []
-    base = accuracies(found[0][3], "pruned")
+    base = accuracies(found[0][3], "pruned", protocol)
     parameters = found[0][3][0].result["cost"]["parameters"]
     rows = []
     for name, kind, part, runs in found:
-        values, cost = accuracies(runs, part), runs[0].result["cost"]
+        values, cost = accuracies(runs, part, protocol), runs[0].result["cost"]
         at_once = min(run.at_once for run in runs)
         equal = group.compared(f"base-x{KINDS[kind].cost}") if KINDS[kind].epochs == 1 else []
         rows.append(
@@ -94,10 +106,10 @@ def rows_of(group: Group, target: str) -> list[Row]:
                 name=name,
                 values=values,
                 to_base=difference(values, base) if name != "base" else None,
-                to_equal=difference(values, accuracies(equal, "pruned")) if equal else None,
-                paper=published(name, group.data),
+                to_equal=difference(values, accuracies(equal, "pruned", protocol)) if equal else None,
+                paper=published(name, group.data) if target != "unmirrored" else None,
                 train_passes=cost["train_passes"],
-                predict_passes=runs[0].score(part)["passes"],
+                predict_passes=runs[0].score(part, protocol)["passes"],
                 # Pruned, or with one head under all transforms, a network is as large as the base.
                 parameters=cost["parameters"] if part == "full" else parameters,
                 seconds=tuple(run.result["train_seconds"] for run in runs if run.at_once == at_once),
@@ -108,17 +120,17 @@ def rows_of(group: Group, target: str) -> list[Row]:
 
 
 def table(group: Group, target: str) -> Sheet | None:
-    """The table of a target (pruned, full, ablation); None where it has no rows."""
+    """The table of a target (pruned, full, unmirrored, ablation); None where it has no rows."""
     rows = rows_of(group, target)
     if not rows:
         return None
-    sheet = Sheet(target, TITLES[target], COLUMNS, tuple(_cells(row) for row in rows), _notes(group, rows))
+    sheet = Sheet(target, TITLES[target], COLUMNS, tuple(_cells(row) for row in rows), _notes(group, target, rows))
     return sheet.without_empty()
 
 
-def accuracies(runs: Sequence[FinishedRun], part: str) -> tuple[float, ...]:
-    """In percent, of ``pruned`` or ``full``, by the runs' protocol."""
-    return tuple(100 * run.score(part)["accuracy"] for run in runs)
+def accuracies(runs: Sequence[FinishedRun], part: str, protocol: str | None = None) -> tuple[float, ...]:
+    """In percent, of ``pruned`` or ``full``, by the runs' protocol where none is given."""
+    return tuple(100 * run.score(part, protocol)["accuracy"] for run in runs)
 
 
 def verdict(gaps: Sequence[tuple[str, Difference | None]]) -> str:
@@ -130,13 +142,16 @@ def verdict(gaps: Sequence[tuple[str, Difference | None]]) -> str:
 
 
 def cautions(rows: Sequence[Row]) -> list[str]:
-    """What a reader of the intervals should know: some are wide, and some could not be had."""
+    """What a reader of the intervals should know: some rest on little, and some could not be had."""
     notes = []
     few = [row.name for row in rows if len(row.values) == 2]
     if few and len(few) == len(rows):
-        notes.append("Two seeds: intervals are wide.")
+        notes.append("Two seeds: the spread is hardly known, so intervals may be far too narrow or too wide.")
     elif few:
-        notes.append(f"Two seeds of {' and of '.join(few)}: intervals with them are wide.")
+        notes.append(
+            f"Only two seeds of {' and of '.join(few)}: their spread is hardly known, so intervals with them may be "
+            "far too narrow or too wide."
+        )
     if any(gap and gap.all_alike for row in rows for gap in (row.to_base, row.to_equal)):
         notes.append("A difference without an interval: the runs of each side are all alike, so there is no error.")
     return notes
@@ -175,15 +190,18 @@ def _cells(row: Row) -> tuple[Cell, ...]:
     )
 
 
-def _notes(group: Group, rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = []
     if any(row.name in _EQUAL_NAMES for row in rows):
         notes.append("base, m× epochs: the base classifier with as many training passes as m heads take.")
-    notes.append(
-        "Tested on each image and its mirror image, outputs averaged: the paper's protocol, two passes each."
-        if group.some.protocol == "test_flip"
-        else "Tested on the plain image: this data set is not mirrored in training, so it is not in the test."
-    )
+    if target == "unmirrored":
+        notes.append("Tested on the image alone, as `transnet predict` and an exported network see it.")
+    elif group.some.protocol == "test_flip":
+        notes.append(
+            "Tested on each image and its mirror image, outputs averaged: the paper's protocol, two passes each."
+        )
+    else:
+        notes.append("Tested on the plain image: this data set is not mirrored in training, so it is not in the test.")
     sizes = sorted({len(row.values) for row in rows})
     if sizes == [1]:
         notes.append("One seed: no errors, no intervals, nothing bold.")
@@ -195,6 +213,20 @@ def _notes(group: Group, rows: Sequence[Row]) -> tuple[str, ...]:
     notes += cautions(rows)
     if any(row.paper for row in rows):
         notes.append(f"The paper: mean ± standard error of {N} repetitions.")
+    elif target == "unmirrored":
+        notes.append("The paper has no such figures.")
     else:
         notes.append(f"The paper has no figures for {group.data}.")
+    if target == "ablation":
+        notes += _on_the_parts({row.name: row for row in rows})
     return tuple(notes)
+
+
+def _on_the_parts(rows: dict[str, Row]) -> list[str]:
+    """What the paper concludes from Table 4, and whether it is so here."""
+    alone = verdict([(name, rows[name].to_base) for name in ("Alg. only", "Arch. only") if name in rows])
+    notes = [f"The paper: one part alone brings no significant gain. Here, against base: {alone}."]
+    if "Alg. only" in rows and "PT2" in rows:
+        gap = difference(rows["PT2"].values, rows["Alg. only"].values)
+        notes.append(f"What separate heads add to the algorithm, PT2 against Alg. only: {gap}.")
+    return notes

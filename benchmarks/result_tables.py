@@ -67,10 +67,16 @@ def on_devices(name):
 def costs():
     parts = []
     for found, link in on_devices("loss_overhead"):
-        rows = [[r["m"], f"{r['time_ratio']:.3f}", f"{r['memory_ratio']:.3f}"] for r in found["rows"]]
+        one = found["rows"][0]
+        rows = [
+            [r["m"], *(f"{r[what]['transnet'] / one[what]['transnet']:.2f}" for what in ("seconds", "bytes")),
+             f"{r['time_ratio']:.3f}", f"{r['memory_ratio']:.3f}"]
+            for r in found["rows"]
+        ]  # fmt: skip
+        heads = ["heads", *(f"{what}, over {than}" for than in ("one head", "by hand") for what in ("time", "memory"))]
         parts.append(
-            f"What `net.loss` and backward cost over a loop written by hand, ResNet-18, {found['device']} ({link}):\n\n"
-            + table(["heads", "time, ratio", "memory, ratio"], rows)
+            "What `net.loss` and backward take, over the same with one head and over a loop of as many heads written "
+            f"by hand, ResNet-18, {found['device']} ({link}):\n\n" + table(heads, rows)
         )
     for found, link in on_devices("fold_latency"):
         rows = [[row["model"], row["transform"], row["batch"], f"{row['ratio']:.3f}"] for row in found["rows"]]
@@ -80,8 +86,8 @@ def costs():
         )
     if found := read("kill_resume.json"):
         parts.append(
-            f"Runs killed with SIGKILL at a random moment and resumed: {found['same']} of {found['killed']} ended with "
-            "the same weights, bit for bit, as the undisturbed run "
+            "Runs on digits on a CPU, killed with SIGKILL at a random moment and resumed: "
+            f"{found['same']} of {found['killed']} ended with the same weights, bit for bit, as the undisturbed run "
             "([results/kill_resume.json](results/kill_resume.json))."
         )
     return "\n\n".join([*parts, prediction()])
@@ -224,7 +230,7 @@ def folds():
     found = read("fold_exactness.json")
     names = dict.fromkeys([*(row["model"] for row in found["compared"]), *found["exact"]])
     bound = max([*found["exact"].values(), *(max(row["exact"].values()) for row in found["compared"])])
-    return f"{len(names)} tried, none with an error above {bound:.0e}: " + ", ".join(names) + "."
+    return f"{len(names)} fold, none with an error above {bound:.0e}: " + ", ".join(names) + "."
 
 
 def refused():

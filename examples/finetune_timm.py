@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--out", default="better.safetensors")
     options = parser.parse_args()
     torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
 
     classes = ImageFolder(options.images).classes
     model = timm.create_model(options.model, pretrained=not options.random, num_classes=len(classes))
@@ -39,13 +40,13 @@ def main() -> None:
     plain = ImageFolder(options.images, create_transform(**look))
     train, test = random_split(range(len(folder)), [0.8, 0.2])
 
-    net = TransNet(model, ("r0", "r1"), init="copy")  # every head starts as the model's own
+    net = TransNet(model, ("r0", "r1"), init="copy").to(device)  # every head starts as the model's own
     task = TransNetTask(net, evaluate="pruned")
     optimizer = create_optimizer_v2(net, opt="adamw", lr=options.lr, weight_decay=0.01)
     for epoch in range(options.epochs):
         task.train()
         for x, y in DataLoader(torch.utils.data.Subset(folder, list(train)), batch_size=32, shuffle=True):
-            result = task(x, y)
+            result = task(x.to(device), y.to(device))
             optimizer.zero_grad()
             result["loss"].backward()
             optimizer.step()
@@ -53,11 +54,11 @@ def main() -> None:
         classifier, right = task.get_eval_model(), 0
         with torch.no_grad():
             for x, y in DataLoader(torch.utils.data.Subset(plain, list(test)), batch_size=64):
-                right += int((classifier(x).argmax(1) == y).sum())
+                right += int((classifier(x.to(device)).argmax(1).cpu() == y).sum())
         print(f"epoch {epoch + 1}: pruned {right / len(test):.1%} of {len(test)} test images", flush=True)
 
     better = task.prune()  # timm's own class and names again
-    save_file({name: tensor.contiguous() for name, tensor in better.state_dict().items()}, options.out)
+    save_file({name: tensor.cpu().contiguous() for name, tensor in better.state_dict().items()}, options.out)
     print(
         f"{options.out}: timm.create_model({options.model!r}, checkpoint_path={options.out!r}, num_classes=…) loads it"
     )

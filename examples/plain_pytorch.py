@@ -34,7 +34,7 @@ def main() -> None:
             schedule.step()
 
     net.eval()
-    model = net.prune()  # prune: the model you came with, trained better
+    model = net.prune()  # prune: the model you came with
     x, y = test.tensors
     with torch.no_grad():
         print(f"pruned, 1 pass an image:   {(model(x).argmax(1) == y).float().mean():.1%}")

@@ -46,6 +46,19 @@ def test_the_card_is_filled_from_the_result(tmp_path):
     assert "its transform folded into the weights for 8×8 images" in card
     assert "hf:owner/name" in card
     assert "mean 0.30" in card
+    assert ", trained with TransNet\n" in card
+    assert f" in {result['train_seconds']:.0f} s on CPU" in card
+    assert "transnet train digits --out runs/run --model resnet8-small --transforms r0,r1,r2" in card
+    assert str(digits_run().parent) not in card
+
+
+def test_the_card_of_a_plain_network_names_no_other_head():
+    run = digits_run("r0", epochs=1)
+    card = card_text(open_model(run).about, json.loads((run / "result.json").read_text()), "me/mine")
+    assert ", trained plainly\n" in card
+    assert "| **head r0** (this model) |" in card
+    assert "| full |" not in card
+    assert "all heads" not in card
 
 
 def test_the_card_tells_heads_of_one_transform_apart():

@@ -206,5 +206,5 @@ def test_shards_counted_from_one_are_complete(tmp_path: Path) -> None:
 def test_missing_pyarrow_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shard(tmp_path / "train-0.parquet", range(4))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"pip install 'transnet\[parquet\]'"):
+    with pytest.raises(DataError, match="pip install pyarrow"):
         open_data(str(tmp_path))

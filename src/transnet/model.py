@@ -3,7 +3,7 @@
 >>> net = TransNet(model, ("r0", "r1"))       # section 3.1: one head per transformation
 >>> loss = net.loss(images, labels)           # Alg. 1
 >>> scores = net.predict(images)              # h_T: all heads, one shared backbone
->>> better = net.prune()                      # section 3.4: your model, trained better
+>>> better = net.prune()                      # section 3.4: your own model again
 """
 
 import copy

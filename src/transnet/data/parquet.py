@@ -47,7 +47,7 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise DataError(f"{root}: reading parquet needs pyarrow; pip install 'transnet[parquet]'") from error
+        raise DataError(f"{root}: reading parquet needs pyarrow; pip install pyarrow") from error
 
     parts = _parts(root, shards)
     _check_complete(root, shards)

@@ -108,7 +108,7 @@ def _libraries() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError as error:
-        raise ConfigError(f"ONNX needs {error.name}: pip install 'transnet[onnx]'") from None
+        raise ConfigError(f"ONNX needs {error.name}: pip install onnx onnxscript onnxruntime") from None
     return onnx, onnxruntime
 
 

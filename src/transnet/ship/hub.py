@@ -20,7 +20,7 @@ from transnet.ship.predict import head_names
 from transnet.ship.prune import network_of_run
 from transnet.train.config import ConfigError
 from transnet.train.description import Description
-from transnet.train.run import Run
+from transnet.train.run import Run, command_elsewhere
 
 
 class SharedModel(ModelHubMixin):  # type: ignore[misc]
@@ -90,28 +90,36 @@ def card_text(about: Description, result: dict[str, Any] | None, repository: str
     )  # fmt: skip
     size = f"{about.image_size}×{about.image_size}"
     heads = " ".join(about.transforms)
-    if about.kind == "full":
+    if about.kind == "full" and len(about.transforms) > 1:
         what = f"all heads ({heads}) on one backbone: {len(about.transforms)} passes an image"
     elif about.fold:
         what = f"pruned to the head {heads}, its transform folded into the weights for {size} images: one pass an image"
     else:
         what = "pruned to the identity head, the plain classifier: one pass an image"
     parts = [
-        f"---\n{data.to_yaml()}\n---\n\n# {about.model}, trained with TransNet\n",
+        f"---\n{data.to_yaml()}\n---\n\n# {about.model}{_how_trained(result)}\n",
         f"An image classifier of {len(about.classes)} classes for {size} images, {what}.\n",
         *(_scores(about, result) if result else []),
         _usage(about, repository),
-        f"\n## Preprocessing\n\nShorter side to {about.stored_size}, centre crop of {about.image_size}, pixels in 0…1, "
-        f"mean {_list(about.mean)}, standard deviation {_list(about.std)}.\n",
+        f"\n## Preprocessing\n\nShorter side to {about.stored_size} (bilinear, antialiased), centre crop of "
+        f"{about.image_size}, pixels in 0…1, mean {_list(about.mean)}, standard deviation {_list(about.std)}.\n",
     ]
     return "\n".join(parts)
 
 
+def _how_trained(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return ""
+    return ", trained with TransNet" if len(result["test"]["heads"]) > 1 else ", trained plainly"
+
+
 def _scores(about: Description, result: dict[str, Any]) -> list[str]:
-    test = result["test"]
-    names = head_names([head["name"] for head in test["heads"]])
-    rows = {"full": test["full"], **{f"head {name}": head for name, head in zip(names, test["heads"], strict=True)}}
-    own = "full" if about.kind == "full" else f"head {about.transforms[0]}"
+    test, config = result["test"], result["config"]
+    names = [f"head {name}" for name in head_names([head["name"] for head in test["heads"]])]
+    rows = dict(zip(names, test["heads"], strict=True))
+    if len(rows) > 1:
+        rows = {"full": test["full"], **rows}
+    own = "full" if about.kind == "full" and len(rows) > 1 else f"head {about.transforms[0]}"
     lines = ["## Results\n", "| on the test set | accuracy % | loss | passes | n |", "|---|---|---|---|---|"]
     for name, entry in rows.items():
         shown = f"**{name}** (this model)" if name == own else name
@@ -119,12 +127,12 @@ def _scores(about: Description, result: dict[str, Any]) -> list[str]:
         lines.append(f"| {shown} | {cells} |")
     cost = result["cost"]
     lines.append(
-        f"\nOne run, {cost['train_passes']:,} training passes, {cost['parameters']:,} parameters with all heads, in "
-        f"{result['seconds']:.0f} s on {result['device']}.\n"
+        f"\nOne run on {config['data']['name']}, seed {config['train']['seed']}: {cost['train_passes']:,} training "
+        f"passes in {result['train_seconds']:.0f} s on {result['device']}, {cost['parameters']:,} parameters"
+        f"{' with all heads' if len(rows) > 1 else ''}. Tested on the image alone.\n"
     )
-    if result.get("command"):
-        lines.append(f"```\n{result['command']}\n```\n")
-    return lines
+    name = Path(config["train"]["out"]).name
+    return [*lines, f"```\n{command_elsewhere(config['train'], name)}\n```\n"]
 
 
 def _usage(about: Description, repository: str) -> str:

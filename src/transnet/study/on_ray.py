@@ -30,7 +30,7 @@ class Cluster:
         try:
             import ray
         except ImportError:
-            raise ConfigError("--on ray: Ray is not installed; pip install 'transnet[cluster]'") from None
+            raise ConfigError("--on ray: Ray is not installed; pip install ray") from None
         self._ray = ray
         self._own = not ray.is_initialized()
         if self._own:

@@ -5,7 +5,6 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from transnet import recipes
 from transnet.measure.metrics import Difference, as_text
 from transnet.study.drawing import inline
 from transnet.study.figure_tables import ensembles_sheet, generalization_sheet, invariance_sheet
@@ -18,9 +17,9 @@ from transnet.study.run_curves import curves_of
 from transnet.study.sheets import Cell, Sheet
 from transnet.study.tables import Row, rows_of, table, verdict
 from transnet.train.checkpoint import write_atomically
-from transnet.train.config import TrainConfig, data_name, from_dict
+from transnet.train.config import data_name
 from transnet.train.progress import counted
-from transnet.train.run import command
+from transnet.train.run import command_elsewhere
 
 KIND_TITLES = {
     "base": "base", "t2": "T2 / PT2", "t3": "T3 / PT3", "t4": "T4 / PT4", "alg": "Alg. only", "arch": "Arch. only",
@@ -186,19 +185,10 @@ def _run(run: FinishedRun) -> dict[str, Any]:
     settings = {name: value for name, value in run.settings.items() if name not in ("out", "resume")}
     return {
         "name": run.name, "title": f"{KIND_TITLES[run.kind]}, seed {run.seed}", "settings": settings,
-        "command": _command(run), "loss": loss, "accuracy": accuracy,
+        "command": command_elsewhere(run.settings, run.name), "loss": loss, "accuracy": accuracy,
         "heads": run.result[run.protocol]["heads"], "seconds": run.result["train_seconds"],
         "device": run.result["device"] + _others(run),
     }  # fmt: skip
-
-
-def _command(run: FinishedRun) -> str:
-    """What does the run again; where it lay and how often it was saved is no part of it."""
-    settings = from_dict(run.settings)
-    neutral = dataclasses.replace(
-        settings, out=f"runs/{run.name}", checkpoint_every=TrainConfig.checkpoint_every, tensorboard=True, device="auto"
-    )
-    return command(neutral, recipes.settings(settings.recipe, settings.data))
 
 
 def _others(run: FinishedRun) -> str:

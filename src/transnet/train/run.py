@@ -22,10 +22,11 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from transnet import recipes
 from transnet.data import DataSet
 from transnet.model import TransNet
 from transnet.train import checkpoint
-from transnet.train.config import ConfigError, TrainConfig, differences, to_dict
+from transnet.train.config import ConfigError, TrainConfig, data_name, differences, from_dict, to_dict
 from transnet.train.description import of_run, read_json
 from transnet.train.progress import say
 from transnet.train.weights import load_weights
@@ -238,6 +239,23 @@ def command(config: TrainConfig, defaults: dict[str, Any]) -> str:
         else:
             words += [flag, shlex.quote(str(value))]
     return " ".join(words)
+
+
+def command_elsewhere(settings: dict[str, Any], name: str) -> str:
+    """The command that does a run again on another machine.
+
+    Where its data and its folder lay, and how it was watched and saved, is no part of it.
+
+    Args:
+        settings: the run's, as `transnet.train.config.to_dict` gives them.
+        name: of the folder to suggest.
+    """
+    config = from_dict(settings)
+    neutral = dataclasses.replace(
+        config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,
+        tensorboard=True, device="auto",
+    )  # fmt: skip
+    return command(neutral, recipes.settings(config.recipe, config.data))
 
 
 def versions() -> dict[str, str]:

@@ -96,6 +96,15 @@ def test_eval_mode_uses_the_running_statistics():
     assert torch.allclose(net(x)[:, 0], net.prune().eval()(x), rtol=1e-12)
 
 
+def test_without_running_statistics_evaluation_keeps_the_transforms_apart_too():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.ReLU(), nn.Flatten(),
+                          nn.Linear(4 * 36, 5)).double()  # fmt: skip
+    net = TransNet(model, T, bn="separate").eval()
+    x = torch.randn(4, 2, 8, 8, dtype=torch.float64)
+    for i, name in enumerate(T):
+        assert torch.allclose(net(x)[:, i], net.predict(x, heads=name), rtol=1e-12)
+
+
 def test_prediction_with_fewer_heads_in_train_mode_splits_into_as_many():
     net = TransNet(small(), T, bn="separate")
     x = torch.randn(4, 2, 8, 8, dtype=torch.float64)

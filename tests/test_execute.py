@@ -146,6 +146,16 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
         assert lines(path)[: len(before)] == before
 
 
+def test_a_run_that_is_stopped_before_it_trains_has_not_failed(tmp_path: Path) -> None:
+    study = begin(tmp_path, "--epochs", "6")
+    wait_for(lambda: any((tmp_path / "logs").glob("*.log")))
+    study.send_signal(signal.SIGINT)
+    _, said = study.communicate(timeout=60)
+    assert study.returncode == 1
+    assert b"failed" not in said
+    assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
+
+
 @pytest.mark.parametrize("model", ["resnet8-small", "resnet20-small"])  # steps of milliseconds, and longer ones
 def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp_path: Path, model: str) -> None:
     study = begin(tmp_path, "--epochs", "6", "--model", model)

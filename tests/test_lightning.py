@@ -38,6 +38,20 @@ def test_it_trains_logs_and_prunes_at_the_end(tmp_path):
     model.load_state_dict(load_file(tmp_path / "out" / "better.safetensors"))
 
 
+def test_a_head_with_two_names_is_written_under_both(tmp_path):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = self.also = nn.Linear(64, 3)
+
+        def forward(self, x):
+            return self.fc(x.flatten(1))
+
+    fit(TransNetModule(TransNet(Named(), "r0,r1")), PruneAtEnd(tmp_path / "better.safetensors"))
+    written = load_file(tmp_path / "better.safetensors")
+    assert torch.equal(written["fc.weight"], written["also.weight"])
+
+
 def test_the_callback_works_with_a_module_of_ones_own():
     class Own(lightning.LightningModule):
         def __init__(self):

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from data_files import encoded, noise
 from small_runs import Plain, command, epochs_written, images_file, plain, run, settings, weights
 from transnet import load
+from transnet.train import prepare
 from transnet.train.config import ConfigError
 from transnet.train.distributed import World
+from transnet.train.interrupt import Stopped
 from transnet.train.loop import Trainer, train
 from transnet.train.prepare import natural_pairs, remarks
 from transnet.train.run import Run
@@ -106,6 +108,47 @@ def test_training_leaves_torch_as_it_was(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "run", epochs=1)
     assert not torch.are_deterministic_algorithms_enabled()
     assert signal.getsignal(signal.SIGINT) is before
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        run(data, tmp_path / "warned", epochs=1)
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_epochs_loss_is_the_mean_over_its_images(data: Path, tmp_path: Path) -> None:
+    config = settings(data, tmp_path / "run", batch_size=140, epochs=1)
+    trainer = Trainer(config, World(), torch.device("cpu"), plain(), data=None, quiet=True)
+    trainer.train()
+    first, last = trainer.step.losses[:, 0].tolist()  # of 140 images, and of 10
+    found = Run(tmp_path / "run").read_metrics()[0]["loss"][0]
+    assert found == pytest.approx((140 * first + 10 * last) / 150, rel=1e-6)
+    assert found != pytest.approx((first + last) / 2, rel=1e-4)
+
+
+def test_layers_that_were_frozen_stay_so(data: Path, tmp_path: Path) -> None:
+    def trained(model: nn.Module, out: Path) -> Tensor:
+        run(data, out, model=model, epochs=1, transforms="r0,r1")
+        from safetensors.torch import load_file
+
+        return load_file(out / "model.safetensors")["backbone.2.running_mean"]
+
+    frozen = normalised()
+    frozen[2].eval()
+    assert trained(frozen, tmp_path / "frozen").count_nonzero() == 0
+    assert trained(normalised(), tmp_path / "free").count_nonzero() > 0
+    assert trained(normalised().eval(), tmp_path / "evaluated").count_nonzero() > 0  # a whole network is to be trained
+
+
+def test_another_precision_on_another_device_is_said(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Stopped):
+        run(data, tmp_path / "run", model=plain(stop_at=7), transforms="r0")
+    monkeypatch.setattr(prepare, "precision_on", lambda *_: "bf16")
+    result = train(settings(data, tmp_path / "run", transforms="r0", resume=True), model=plain())
+    assert "warning: begun in fp32, but this device goes on in bf16" in capfd.readouterr().err
+    assert result["precision"] == "bf16"
 
 
 @pytest.mark.parametrize("name", ["meta", "tpu", "cuda:x", "cuda:99", "GPU 0"])

@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from transnet import fold
 from transnet.train.config import ConfigError
 from transnet.train.weights import LONGEST_HEADER, load_weights, read_shapes
 
@@ -52,6 +53,34 @@ def test_a_model_that_is_larger_than_its_file_is_never_allocated(tmp_path):
     with pytest.raises(ConfigError, match=r"'weight' has shape \(2, 3\), the model's is \(10000000, 1000000\)"):
         load_weights(saved(tmp_path / "w"), build, "huge")
     assert built == ["meta"]
+
+
+class Narrow(nn.Module):
+    """A network whose kernels are not square."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, (1, 3), stride=2)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).mean((2, 3)))
+
+
+def test_a_folded_network_with_turned_kernels_comes_back(tmp_path):
+    folded = fold(Narrow().eval(), "r1", 8)
+    assert folded.conv.weight.shape == (4, 1, 3, 1)
+    save_file(folded.state_dict(), tmp_path / "w")
+    again = load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(again(x), folded(x))
+    # The other way round, and of another size, it is still refused.
+    save_file({**folded.state_dict(), "conv.weight": torch.ones(4, 1, 1, 3)}, tmp_path / "w")
+    with pytest.raises(ConfigError, match=r"does not fit narrow.*conv.weight"):
+        load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
+    save_file({**folded.state_dict(), "conv.weight": torch.ones(4, 1, 3, 3)}, tmp_path / "w")
+    with pytest.raises(ConfigError, match=r"'conv.weight' has shape"):
+        load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
 
 
 def test_a_header_that_claims_too_much_is_not_read(tmp_path):

@@ -20,12 +20,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class _PerTransform(_BatchNorm):
-    """Mixed in before a batch-norm class: in train mode, that class's forward on each transform's part."""
+    """Mixed in before a batch-norm class: where the batch's statistics count, its forward on each transform's part."""
 
     copies: int
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or self.copies == 1:
+        if self.copies == 1 or not (self.training or self.running_mean is None):
             return super().forward(input)
         if input.shape[0] % self.copies:
             raise ValueError(

@@ -46,8 +46,8 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     Use it to ship a head other than the identity one: users need not know of its transform. A folded
     ResNet-18 was measured to take a few per cent longer than the plain one; docs/results.md has the ratios. The
     network must end in something that sees no directions, such as global pooling and a linear layer. The result
-    is tied to ``image_size`` (but for r0 and m3, which move no window); its ``fold_config`` names both. Layers
-    that an evaluation pass does not reach (auxiliary heads) stay as they are.
+    is tied to ``image_size`` (but for r0, and for m3 where all layers are square, which move no window); its
+    ``fold_config`` names both. Layers that an evaluation pass does not reach (auxiliary heads) stay as they are.
 
     This is Prop. 1 with the windows moved where it does not hold as stated; before it is returned, the result
     is compared with ``model(t(x))`` in float64 on random input.

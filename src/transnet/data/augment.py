@@ -1,7 +1,8 @@
 """Random crops, flips and mixing: drawn on the CPU for a whole epoch, carried out on the device inside the step.
 
 An epoch's randomness is a `Plan`, a function of (seed, epoch) alone: nothing of it needs to be saved to resume a
-run, and it is the same on every device and for every number of processes. Data order and augmentation come from
+run, and it is the same on every device and for every number of processes; only whom mixing pairs with whom depends
+on that number, since each process mixes its own share of a batch. Data order and augmentation come from
 generators of their own, so that two runs can share one and differ in the other.
 
 Carrying it out is index arithmetic: crop, flip and padding decide which stored pixel each pixel of the batch comes

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet.model import TransNet, heads_loss
+from transnet.train.checkpoint import write_tensors
 
 Optimizers = Callable[[Iterable[nn.Parameter]], Any]
 
@@ -85,11 +86,8 @@ class PruneAtEnd(lightning.Callback):
         """Prune and write."""
         self.model = _find(pl_module).prune(self.head, image_size=self.image_size).cpu().eval()
         if self.path and trainer.is_global_zero:
-            from safetensors.torch import save_file
-
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            tensors = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
-            save_file(tensors, self.path)
+            write_tensors(self.path, self.model.state_dict())
 
 
 def _find(module: nn.Module) -> TransNet:

@@ -26,7 +26,7 @@ from transnet.data import DataError
 from transnet.model import TransNet
 from transnet.ship.models import model_of, open_model
 from transnet.ship.prune import network_of_run
-from transnet.train.checkpoint import write_atomically
+from transnet.train.checkpoint import write_atomically, write_tensors
 from transnet.train.config import ConfigError
 from transnet.train.description import Description
 from transnet.train.run import load
@@ -134,11 +134,7 @@ def _images(path: str | Path, network: nn.Module, about: Description) -> tuple[T
 
 def write_safetensors(network: nn.Module, about: Description, folder: Path) -> Heads:
     """``model.safetensors`` and ``config.json``; a pruned timm model's also says what plain timm needs to load it."""
-    from safetensors.torch import save
-
-    # Tensors that share memory under two names are written twice: each name can then be read alone.
-    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in network.state_dict().items()}
-    write_atomically(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
+    write_tensors(folder / "model.safetensors", network.state_dict(), metadata={"format": "pt"})
     _write_config(network, about, folder)
     return open_model(folder).heads
 

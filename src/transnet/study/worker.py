@@ -38,6 +38,7 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
         at_once: runs that may share its device.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the process that forked this one ignores it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it trains: to be stopped earlier is no failure
     os.setsid()  # Ctrl-C in the terminal reaches the study alone, which asks each run once
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)

@@ -104,8 +104,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     _settle(partial, path)
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file in the same way.
+def write_tensors(path: Path, tensors: dict[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file in the same way. Tensors that share memory are written under each of their names.
 
     Raises:
         OSError: also for a full disk, which the library reports as an error of its own.
@@ -113,12 +113,12 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     partial = path.with_name(path.name + ".partial")
     written: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in tensors.items():  # the format knows no shared memory: a tied weight is written twice
+    for name, tensor in tensors.items():
         where = tensor.untyped_storage().data_ptr()
         written[name] = tensor.clone().contiguous() if where in seen else tensor.contiguous()
         seen.add(where)
     try:
-        save_file(written, partial)
+        save_file(written, partial, metadata)
     except SafetensorError as error:
         raise OSError(str(error)) from error
     _settle(partial, path)

@@ -61,7 +61,7 @@ def device_name(device: torch.device) -> str:
 @contextmanager
 def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
     """While the block lasts, equal runs are bit-identical; without it a GPU takes its fastest convolutions."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    before = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     if cuda and on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -72,15 +72,20 @@ def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.set_deterministic_debug_mode(before[0])
         torch.backends.cudnn.benchmark = before[1]
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
+def precision_on(device: torch.device, asked: str) -> str:
+    """bf16 or fp32: what was asked for; for auto, what the device has."""
+    if asked != "auto":
+        return asked
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+
+
 def autocast_for(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """What a forward pass is wrapped in: bf16 where asked for, or where a GPU has it."""
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    """What a forward pass is wrapped in."""
     if precision == "fp32":
         return nullcontext
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16)

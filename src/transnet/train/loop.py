@@ -219,7 +219,7 @@ class Trainer(Resumable):
     def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> dict[str, Any]:
         """The epoch's line of ``metrics.jsonl``."""
         losses, correct = self.step.losses.clone(), self.step.correct.clone()
-        loss = self.world.sum(losses).mean(0) / self.world.size
+        loss = (self.world.sum(losses) * self.feed.shares).sum(0) / self.world.size
         accuracy = self.world.sum(correct) / len(self.data.train)
         entry: dict[str, Any] = {
             "epoch": epoch + 1,
@@ -278,6 +278,7 @@ class Trainer(Resumable):
             "at_once": self.at_once,
             "versions": versions(),
             "device": device_name(self.device),
+            "precision": self.precision,
             "processes": self.world.size,
             "command": self._command(from_dict(self.content["train"])),
             "commit": commit(),
@@ -285,7 +286,7 @@ class Trainer(Resumable):
         }
 
     def _measure(self) -> dict[str, Any]:
-        """In float32, whatever the run trained in."""
+        """Without autocast, whatever the run trained in; torch lets a GPU's convolutions round to TF32 all the same."""
         net, data = self.net, self.data
 
         def sums(name: str, network: TransNet, *, flip: bool) -> Tensor:

@@ -39,7 +39,7 @@ def cross_entropy(label_smoothing: float = 0.0) -> Term:
 
 
 def kernel_invariance(group: str) -> Term:
-    """The mean relative distance of the convolution kernels from those that ``group`` leaves as they are.
+    """The mean squared relative distance of the convolution kernels from those that ``group`` leaves as they are.
 
     The paper only suggests it: its invariance score as a regulariser of its own.
     """

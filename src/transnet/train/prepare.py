@@ -13,10 +13,11 @@ from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View, seed_for
 from transnet.data.errors import listed
 from transnet.data.named import NAMED
+from transnet.measure.evaluate import evaluating
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
 from transnet.train.description import of_run
-from transnet.train.device import autocast_for, device_name, fits_on_device, sgd
+from transnet.train.device import autocast_for, device_name, fits_on_device, precision_on, sgd
 from transnet.train.distributed import World, restarts
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
@@ -62,7 +63,8 @@ class Prepared:
         self.world.barrier()
         for remark in remarks(self.net.transforms, flip=self.flip):
             say(remark, shown=self.speaks)
-        self.autocast = autocast_for(config.precision, self.device)
+        self.precision = precision_on(self.device, config.precision)
+        self.autocast = autocast_for(self.precision, self.device)
         view = View.of(
             size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
             mean=data.mean, std=data.std, device=self.device,
@@ -131,20 +133,23 @@ class Prepared:
         if config.sync_bn:
             if self.device.type != "cuda" or self.world.size == 1:
                 raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))  # the caller's stays as it is
         net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
         if config.channels_last and self.device.type == "cuda":
             net = net.to(memory_format=torch.channels_last)
-        self._try(net.eval(), 2, f"--model: {name} does not work on {data.image_size}×{data.image_size} images")
+        if not model.training:  # otherwise single layers may be in evaluation mode for good, such as frozen batch norm
+            net.train()
+        with evaluating(net):
+            self._try(net, 2, f"--model: {name} does not work on {data.image_size}×{data.image_size} images")
         left = len(data.train) % config.batch_size
         norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
         if norms and 0 < left < 2 * self.world.size:  # some process would have a single image
             before = copy.deepcopy(dict(net.named_buffers()))
-            self._try(net.train(), 1, f"--batch-size: {config.batch_size} leaves {left} to the last step; change it")
+            self._try(net, 1, f"--batch-size: {config.batch_size} leaves {left} to the last step; change it")
             for key, buffer in net.named_buffers():
                 if key in before:
                     buffer.copy_(before[key])
-        return net.train()
+        return net
 
     def _try(self, net: TransNet, n: int, complaint: str) -> None:
         """A made-up batch, so that a model that does not fit the images is a message and not a traceback."""

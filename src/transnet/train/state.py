@@ -33,7 +33,7 @@ class Resumable(Prepared):
         for name, parameter in self.net.named_parameters():
             tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
         tensors |= {"epoch.losses": losses, "epoch.correct": correct}
-        state = {"done": done, "seconds": self.seconds, "settings": self.content}
+        state = {"done": done, "seconds": self.seconds, "precision": self.precision, "settings": self.content}
         checkpoint.save(self.run.state, done, {k: v.detach().cpu() for k, v in tensors.items()}, state)
 
     def restore(self) -> int:
@@ -62,6 +62,12 @@ class Resumable(Prepared):
         if self.world.first:
             self.run.keep_metrics(done // self.feed.steps)
         say(f"going on after epoch {done / self.feed.steps:.4g} of {self.config.epochs}", shown=self.speaks)
+        if (before := found.state.get("precision", self.precision)) != self.precision:
+            say(
+                f"warning: begun in {before}, but this device goes on in {self.precision}; the run will not end as it "
+                "would have on the other",
+                shown=self.speaks,
+            )
         return done
 
     def how_to_go_on(self, epoch: int, step: int) -> str:
@@ -86,7 +92,8 @@ class Resumable(Prepared):
 
     def warn_of_loss(self) -> None:
         """Say so where the last epoch's loss, finite as it is, is far above that of guessing."""
-        loss = (self.world.sum(self.step.losses.clone()).mean() / self.world.size).item()
+        losses = self.world.sum(self.step.losses.clone()) / self.world.size
+        loss = (losses.mean(1, keepdim=True) * self.feed.shares).sum().item()
         chance = math.log(len(self.data.classes))
         if loss > 2 * chance:
             say(

@@ -107,6 +107,12 @@ class Feed:
         """What this process's mean loss counts for in the mean over all processes."""
         return self._share(step)[1] * self.world.size / self._global(step)
 
+    @property
+    def shares(self) -> Tensor:
+        """Of each step in the epoch's images; the last may be smaller. (steps, 1), to weight its losses."""
+        sizes = [self._global(step) for step in range(self.steps)]
+        return torch.tensor(sizes, device=self.order.device)[:, None] / len(self.order)
+
     def positions(self, step: int) -> slice:
         """This process's part of the epoch's order in a step, for streaming."""
         start, _ = self._share(step)

@@ -33,7 +33,7 @@ def load_weights(
         path: the file.
         build: makes the model with any weights; called first without memory (on the meta device), then again.
         what: the model's name, for messages.
-        finish: changes the built model in a way that only adds ``folded_pads`` to its names, as a fold does.
+        finish: changes the built model as a fold does: kernels may turn, and ``folded_pads`` join its names.
 
     Raises:
         ConfigError: where the file is damaged, does not fit the model or holds values that are not finite.
@@ -47,17 +47,24 @@ def load_weights(
     except Exception as error:  # a library's own reasons why these settings make no network
         raise ConfigError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
     wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in blank.items()}
-    given = {name: shape for name, shape in found.items() if finish is None or not name.endswith("folded_pads")}
-    compare_shapes(path, given, wanted, what)
-    model = build()
-    if finish is not None:
-        model = finish(model)
+    if finish is None:
+        compare_shapes(path, found, wanted, what)
+        model = build()
+    else:
+        given = {name: shape for name, shape in found.items() if not name.endswith("folded_pads")}
+        compare_shapes(path, _unturned(given), _unturned(wanted), what)
+        model = finish(build())
     tensors = read_tensors(path)
     try:
         model.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
         raise ConfigError(f"{path} does not fit {what}: {str(error).splitlines()[-1].strip()}") from error
     return model.eval()
+
+
+def _unturned(shapes: Shapes) -> Shapes:
+    """The same for a kernel and for that kernel turned by 90 degrees; the strict loading tells them apart."""
+    return {name: ((*shape[:2], *sorted(shape[2:])), dtype) for name, (shape, dtype) in shapes.items()}
 
 
 def read_shapes(path: Path) -> Shapes:

@@ -12,18 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from transnet.measure.metrics import difference, mean_and_error
+from transnet.study.plan import KINDS as STUDIED
 from transnet.train.config import TrainConfig, configured
 from transnet.train.interrupt import Stopped
 from transnet.train.loop import train
 
-# Transforms, and how many times the epochs: a gain is held against base trained for as many passes.
-KINDS = {
-    "base": ("r0", 1),
-    "base, 2× epochs": ("r0", 2),
-    "T2": ("r0,r1", 1),
-    "base, 3× epochs": ("r0", 3),
-    "T3": ("r0,r1,r2", 1),
-}
+# A gain is held against base trained for as many passes.
+KINDS = tuple(STUDIED[kind] for kind in ("base", "base-x2", "t2", "base-x3", "t3"))
 
 
 def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int) -> list[dict[str, Any]]:
@@ -68,11 +63,11 @@ def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[
     with bar:
         task = bar.add_task("training", total=len(KINDS) * seeds)
         for seed in range(seeds):
-            for kind, (transforms, times) in KINDS.items():
-                bar.update(task, description=f"training {kind}, seed {seed}")
-                out = folder / f"{transforms.replace(',', '-')}-{times * epochs}-{seed}"
-                result = train(_config(out, transforms, seed, train_fraction, times * epochs), quiet=True)
-                rows.append({"kind": kind, "seed": seed, "result": result})
+            for kind in KINDS:
+                bar.update(task, description=f"training {kind.full}, seed {seed}")
+                out = folder / f"{kind.transforms.replace(',', '-')}-{kind.epochs * epochs}-{seed}"
+                result = train(_config(out, kind.transforms, seed, train_fraction, kind.epochs * epochs), quiet=True)
+                rows.append({"kind": kind.full, "seed": seed, "result": result})
                 bar.advance(task)
     return rows
 
@@ -138,15 +133,15 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     for column in ("", "accuracy %", "test /\ntrain loss", "training\npasses", "passes\nan image"):
         table.add_column(column, justify="left" if not column else "right")
     for kind in KINDS:
-        results = [row["result"] for row in rows if row["kind"] == kind]
+        results = [row["result"] for row in rows if row["kind"] == kind.full]
         m = results[0]["cost"]["predict_passes"]
         passes = f"{results[0]['cost']['train_passes']:,}"
         ratio = _figure([r["generalization"] for r in results], "{:.1f}")
         pruned = _figure([100 * r["test"]["pruned"]["accuracy"] for r in results], "{:.2f}")
-        table.add_row(kind if m == 1 else f"PT{m}, pruned", pruned, ratio, passes, "1")
+        table.add_row(kind.pruned + (", pruned" if m > 1 else ""), pruned, ratio, passes, "1")
         if m > 1:
             full = _figure([100 * r["test"]["full"]["accuracy"] for r in results], "{:.2f}")
-            table.add_row(f"T{m}, all heads", full, "", passes, str(m))
+            table.add_row(f"{kind.full}, all heads", full, "", passes, str(m))
     return table
 
 

@@ -201,7 +201,7 @@ class Here:
         if memory is None:
             return False
         used, unused = memory
-        return unused >= SPARE * used * _heads(run) / sum(_heads(other.run) for other in others)
+        return unused >= SPARE * used * run.heads / sum(other.run.heads for other in others)
 
     def _log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
@@ -239,7 +239,3 @@ def _gpus(device: str) -> list[str]:
     number = torch.cuda.device_count() if torch.cuda.is_available() else 0
     visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))).split(",")[:number]
     return [visible[int(device.partition(":")[2])]] if ":" in device else visible
-
-
-def _heads(run: PlannedRun) -> int:
-    return len(run.config.transforms.split(","))

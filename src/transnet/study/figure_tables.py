@@ -7,12 +7,9 @@ from transnet.measure.metrics import Difference, difference
 from transnet.study import sheets
 from transnet.study.figures import ratios_of
 from transnet.study.finished import Group
+from transnet.study.plan import BY_HEADS, EQUAL, KINDS
 from transnet.study.sheets import NOTHING, Sheet
 
-_MODELS = {
-    "base": "base", "t2": "PT2", "t3": "PT3", "t4": "PT4", "base-x2": "base, 2× epochs", "base-x3": "base, 3× epochs",
-    "base-x4": "base, 4× epochs",
-}  # fmt: skip
 _CERTAIN, _ORDER = "both fall beyond the error", "both fall"
 
 
@@ -60,12 +57,12 @@ def ensembles_sheet(curves: dict[str, list[dict[str, Any]]]) -> Sheet:
 def generalization_sheet(group: Group) -> Sheet:
     """Fig. 4's right panel: the losses behind the ratio."""
     rows = []
-    for kind, title in _MODELS.items():
+    for kind in BY_HEADS + EQUAL:
         runs = group.compared(kind)
         if ratios := ratios_of(runs):
             rows.append(
                 (
-                    sheets.name(title),
+                    sheets.name(KINDS[kind].pruned),
                     sheets.mean_of(ratios, digits=3),
                     sheets.seeds(len(ratios)),
                     sheets.mean_of([run.result["test"]["pruned"]["loss"] for run in runs], digits=4),

@@ -7,7 +7,7 @@ from typing import Any
 from transnet.measure.metrics import mean_and_error
 from transnet.study.drawing import COLOURS, MARKERS, label, make_logarithmic, new_figure, save
 from transnet.study.finished import FinishedRun, Group
-from transnet.study.plan import KINDS
+from transnet.study.plan import BY_HEADS, EQUAL, KINDS
 
 CURVES = {"base": "m base", "PT2": "m PT2", "Tm": "one Tm"}
 
@@ -36,7 +36,7 @@ def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder
 def draw_generalization(group: Group, folder: Path) -> list[Path]:
     """Fig. 4: learning curves over training passes, and test over train loss against the number of heads."""
     figure, (curves, scores) = new_figure(2)
-    for i, (kind, title) in enumerate((("base", "base"), ("t2", "PT2"), ("base-x2", "base, 2× epochs"))):
+    for i, kind in enumerate(("base", "t2", "base-x2")):
         runs = group.compared(kind)
         if not runs:
             continue
@@ -44,20 +44,16 @@ def draw_generalization(group: Group, folder: Path) -> list[Path]:
         # An epoch of m heads shows every image m times: only over passes do equal places have equal cost.
         passes = [epoch * KINDS[kind].cost / KINDS[kind].epochs for epoch in epochs]
         style = {"color": COLOURS[i], "marker": MARKERS[i], "markevery": (0.03 * i, 0.15), "markersize": 4}
-        curves.plot(passes, test, linewidth=1.5, label=f"{title}, test", **style)
-        curves.plot(passes, train, linewidth=1.2, linestyle="--", label=f"{title}, training", **style)
+        curves.plot(passes, test, linewidth=1.5, label=f"{KINDS[kind].pruned}, test", **style)
+        curves.plot(passes, train, linewidth=1.2, linestyle="--", label=f"{KINDS[kind].pruned}, training", **style)
     curves.set(
         xlabel="training passes of each image: one an epoch of base, two of PT2", ylabel="cross-entropy",
         title=f"Learning curves, {label(group.data)}",
     )  # fmt: skip
     make_logarithmic(curves)
     curves.legend(frameon=False, fontsize=8)
-    series = (
-        ("PTm", {1: "base", 2: "t2", 3: "t3", 4: "t4"}),
-        ("base, m× epochs", {1: "base", 2: "base-x2", 3: "base-x3", 4: "base-x4"}),
-    )
-    for i, (title, kinds) in enumerate(series, 1):
-        points = {m: ratios for m, kind in kinds.items() if (ratios := ratios_of(group.compared(kind)))}
+    for i, (title, kinds) in enumerate((("PTm", BY_HEADS), ("base, m× epochs", ("base", *EQUAL))), 1):
+        points = {KINDS[kind].cost: ratios for kind in kinds if (ratios := ratios_of(group.compared(kind)))}
         if len(points) < 2:
             continue
         summary = [mean_and_error(ratios) for ratios in points.values()]

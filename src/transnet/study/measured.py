@@ -18,13 +18,13 @@ from transnet.invariance import ROTATIONS, Measure, kernels
 from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, scores_of
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.kernels import score_kernels
+from transnet.study.plan import BY_HEADS, KINDS
 from transnet.train.checkpoint import write_atomically
 from transnet.train.description import read_json
 from transnet.train.evaluation import Outputs, collect, own_data
 from transnet.train.progress import say
 from transnet.train.run import load
 
-KERNELS = {"base": "base", "t2": "T2", "t3": "T3", "t4": "T4"}
 SCHEMA = 3
 
 Found = dict[str, Any]
@@ -89,7 +89,7 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
     def kernels_of(run: FinishedRun) -> Found | None:
         return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run))
 
-    compared = [run for kind in KERNELS for run in group.compared(kind)]
+    compared = [run for kind in BY_HEADS for run in group.compared(kind)]
     ensembles = [(one, scores(one)) for one in ensembles_of(group)]
     if any(entry for _, entry in ensembles):  # then what is known of the others stands beside them
         ensembles = [(one, entry or known_of(one)) for one, entry in ensembles]
@@ -125,16 +125,16 @@ def _comparison(found: list[tuple[FinishedRun, Found]]) -> dict[str, Any] | None
         "group": ROTATIONS,
         "measure": "l2",
         "seed": shown,
-        "runs": {KERNELS[run.kind]: scores for run, scores in found if run.seed == shown},
+        "runs": {KINDS[run.kind].full: scores for run, scores in found if run.seed == shown},
         "last_layer": {
             how: {
-                KERNELS[kind]: [kernels["last_layer"][how] for run, kernels in found if run.kind == kind]
+                KINDS[kind].full: [kernels["last_layer"][how] for run, kernels in found if run.kind == kind]
                 for kind in kinds
             }
             for how in get_args(Measure)
         },
         "random": {
-            "of": KERNELS[first],
+            "of": KINDS[first].full,
             **{how: [of["random"][how] for run, of in found if run.kind == first] for how in get_args(Measure)},
         },
     }

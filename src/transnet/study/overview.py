@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from transnet.study.plan import KINDS, PlannedRun
+from transnet.study.plan import PlannedRun
 
 
 class Overview:
@@ -108,7 +108,7 @@ class Overview:
 
     def _work(self) -> float:
         return sum(
-            _size(run) if name in self.done else _epochs(run) * _heads(run)
+            _size(run) if name in self.done else _epochs(run) * run.heads
             for name, run in self.runs.items()
             if name not in self.failed
         )
@@ -126,12 +126,8 @@ def _epochs(run: PlannedRun) -> int:
         return 0
 
 
-def _heads(run: PlannedRun) -> int:
-    return len(KINDS[run.kind].transforms.split(","))
-
-
 def _size(run: PlannedRun) -> int:
-    return run.config.epochs * _heads(run)
+    return run.config.epochs * run.heads
 
 
 def _duration(seconds: float) -> str:

@@ -21,8 +21,10 @@ Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "i
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to train: what differs from the base classifier."""
+    """A way to train: what it is called, pruned and with all its heads, and what differs from the base classifier."""
 
+    pruned: str
+    full: str
     transforms: str
     heads: Literal["separate", "shared"] = "separate"
     epochs: int = 1  # times the base's
@@ -32,29 +34,32 @@ class Kind:
         """Training passes, in those of the base."""
         return self.epochs * len(self.transforms.split(","))
 
+    @property
+    def title(self) -> str:
+        """For a run, which is both."""
+        return self.full if self.full == self.pruned else f"{self.full} / {self.pruned}"
+
 
 KINDS = {
-    "base": Kind("r0"),
-    "t2": Kind("r0,r1"),
-    "t3": Kind("r0,r1,r2"),
-    "t4": Kind("r0,r1,r2,r3"),
-    "alg": Kind("r0,r1", heads="shared"),
-    "arch": Kind("r0,r0"),
+    "base": Kind("base", "base", "r0"),
+    "t2": Kind("PT2", "T2", "r0,r1"),
+    "t3": Kind("PT3", "T3", "r0,r1,r2"),
+    "t4": Kind("PT4", "T4", "r0,r1,r2,r3"),
+    "alg": Kind("Alg. only", "Alg. only", "r0,r1", heads="shared"),
+    "arch": Kind("Arch. only", "Arch. only", "r0,r0"),
     # Equal compute: the base with as many training passes as T2, T3 and T4 take.
-    "base-x2": Kind("r0", epochs=2),
-    "base-x3": Kind("r0", epochs=3),
-    "base-x4": Kind("r0", epochs=4),
+    **{f"base-x{m}": Kind(f"base, {m}× epochs", f"base, {m}× epochs", "r0", epochs=m) for m in (2, 3, 4)},
 }
 
-_HEADS = ("base", "t2", "t3", "t4")
-_EQUAL = ("base-x2", "base-x3", "base-x4")
+BY_HEADS = ("base", "t2", "t3", "t4")
+EQUAL = ("base-x2", "base-x3", "base-x4")
 TARGETS: dict[str, tuple[str, ...]] = {
-    "pruned": _HEADS + _EQUAL,
-    "full": _HEADS + _EQUAL,
+    "pruned": BY_HEADS + EQUAL,
+    "full": BY_HEADS + EQUAL,
     "ablation": ("base", "alg", "arch", "t2", "base-x2"),
-    "ensembles": _HEADS,
-    "generalization": _HEADS + _EQUAL,
-    "invariance": _HEADS,
+    "ensembles": BY_HEADS,
+    "generalization": BY_HEADS + EQUAL,
+    "invariance": BY_HEADS,
 }
 MEMBERS = 4  # the largest ensemble of Fig. 3: so many base and T2 runs it needs
 _NAME = re.compile(rf"(?P<group>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
@@ -125,6 +130,11 @@ class PlannedRun:
     seed: int
     config: TrainConfig
     data: str  # where it lies here
+
+    @property
+    def heads(self) -> int:
+        """Passes that an image takes in training."""
+        return len(self.config.transforms.split(","))
 
 
 def plan(study: Study) -> list[PlannedRun]:

@@ -21,11 +21,6 @@ from transnet.train.config import data_name
 from transnet.train.progress import counted
 from transnet.train.run import command_elsewhere
 
-KIND_TITLES = {
-    "base": "base", "t2": "T2 / PT2", "t3": "T3 / PT3", "t4": "T4 / PT4", "alg": "Alg. only", "arch": "Arch. only",
-    "base-x2": "base, 2× epochs", "base-x3": "base, 3× epochs", "base-x4": "base, 4× epochs",
-}  # fmt: skip
-
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
@@ -184,7 +179,7 @@ def _run(run: FinishedRun) -> dict[str, Any]:
     loss, accuracy = curves_of(run.metrics)
     settings = {name: value for name, value in run.settings.items() if name not in ("out", "resume")}
     return {
-        "name": run.name, "title": f"{KIND_TITLES[run.kind]}, seed {run.seed}", "settings": settings,
+        "name": run.name, "title": f"{KINDS[run.kind].title}, seed {run.seed}", "settings": settings,
         "command": command_elsewhere(run.settings, run.name), "loss": loss, "accuracy": accuracy,
         "heads": run.result[run.protocol]["heads"], "seconds": run.result["train_seconds"],
         "device": run.result["device"] + _others(run),
@@ -202,7 +197,7 @@ def _run_sheet(group: Group) -> Sheet:
         ratio, seconds = run.result["generalization"], run.result["train_seconds"]
         rows.append(
             (
-                Cell(run.name, run.name), Cell(KIND_TITLES[run.kind], run.kind), Cell(str(run.seed), run.seed),
+                Cell(run.name, run.name), Cell(KINDS[run.kind].title, run.kind), Cell(str(run.seed), run.seed),
                 Cell(f"{pruned:.2f}", pruned), Cell(f"{full:.2f}", full),
                 Cell(f"{ratio:.3f}" if ratio else "–", ratio),
                 Cell(str(run.settings["epochs"]), run.settings["epochs"]),

@@ -15,24 +15,19 @@ from transnet.measure.metrics import Difference, difference, mean_and_error
 from transnet.study import sheets
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.paper import N, Published, published
-from transnet.study.plan import KINDS
+from transnet.study.plan import BY_HEADS, EQUAL, KINDS
 from transnet.study.sheets import NOTHING, Cell, Sheet
 
-# Of each table: (title, kind of run, which classifier of it), in the paper's order.
-_EQUAL = tuple((f"base, {m}× epochs", f"base-x{m}", "pruned") for m in (2, 3, 4))
-_EQUAL_NAMES = tuple(name for name, _, _ in _EQUAL)
-_BASE = ("base", "base", "pruned")
-_PRUNED = tuple((f"PT{m}", f"t{m}", "pruned") for m in (2, 3, 4))
-_FULL = tuple((f"T{m}", f"t{m}", "full") for m in (2, 3, 4))
-_ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "pruned": (_BASE, *_PRUNED, *_EQUAL),
-    "full": (_BASE, *_FULL, *_EQUAL),
-    "unmirrored": (_BASE, *_PRUNED, *_FULL, *_EQUAL),
-    "ablation": (
-        _BASE, ("Alg. only", "alg", "pruned"), ("Arch. only", "arch", "pruned"),
-        ("PT2", "t2", "pruned"), _EQUAL[0],
-    ),
-}  # fmt: skip
+# Of each table: (kind of run, which classifier of it), in the paper's order.
+_BASE, *_PRUNED = ((kind, "pruned") for kind in BY_HEADS)
+_FULL = [(kind, "full") for kind, _ in _PRUNED]
+_EQUAL = [(kind, "pruned") for kind in EQUAL]
+_ROWS: dict[str, list[tuple[str, str]]] = {
+    "pruned": [_BASE, *_PRUNED, *_EQUAL],
+    "full": [_BASE, *_FULL, *_EQUAL],
+    "unmirrored": [_BASE, *_PRUNED, *_FULL, *_EQUAL],
+    "ablation": [_BASE, ("alg", "pruned"), ("arch", "pruned"), _PRUNED[0], _EQUAL[0]],
+}
 TITLES = {
     "pruned": "Table 2: base and pruned, the same cost at prediction",
     "full": "Table 3: base and all heads, m times the cost at prediction",
@@ -91,13 +86,14 @@ def rows_of(group: Group, target: str) -> list[Row]:
     if target == "unmirrored" and not mirrored:
         return []
     protocol = "test" if target == "unmirrored" else None
-    found = [(name, kind, part, runs) for name, kind, part in _ROWS[target] if (runs := group.compared(kind))]
+    found = [(kind, part, runs) for kind, part in _ROWS[target] if (runs := group.compared(kind))]
     if len(found) < 2 or found[0][0] != "base":
         return []
-    base = accuracies(found[0][3], "pruned", protocol)
-    parameters = found[0][3][0].result["cost"]["parameters"]
+    plain = found[0][2]
+    base, parameters = accuracies(plain, "pruned", protocol), plain[0].result["cost"]["parameters"]
     rows = []
-    for name, kind, part, runs in found:
+    for kind, part, runs in found:
+        name = KINDS[kind].full if part == "full" else KINDS[kind].pruned
         values, cost = accuracies(runs, part, protocol), runs[0].result["cost"]
         at_once = min(run.at_once for run in runs)
         equal = group.compared(f"base-x{KINDS[kind].cost}") if KINDS[kind].epochs == 1 else []
@@ -192,7 +188,7 @@ def _cells(row: Row) -> tuple[Cell, ...]:
 
 def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = []
-    if any(row.name in _EQUAL_NAMES for row in rows):
+    if any(row.name == KINDS[kind].pruned for row in rows for kind in EQUAL):
         notes.append("base, m× epochs: the base classifier with as many training passes as m heads take.")
     if target == "unmirrored":
         notes.append("Tested on the image alone, as `transnet predict` and an exported network see it.")

@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +60,20 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
         sys.exit(1)
 
 
-def _lock(folder: Path) -> AbstractContextManager[Any]:
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Wait for the run's turn, however long: its folder's own lock gives up after half a minute."""
     from filelock import FileLock
 
     locks = folder.parent.parent / "logs"
     locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(locks / f"{folder.name}.lock")
+    with suppress(NotImplementedError, OSError):  # a file system without locks
+        lock.acquire()
     try:
-        with lock:
-            return lock
-    except (NotImplementedError, OSError):  # a file system without locks
-        return nullcontext()
+        yield
+    finally:
+        lock.release()
 
 
 def _end_with_parent() -> None:

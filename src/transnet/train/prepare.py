@@ -41,6 +41,7 @@ class Prepared:
         # Not every node counts a restart.
         resume = processes.any(config.resume or restarts() > 0, device)
         self.config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
+        self.objective = objective_of(self.config)
         self.run = Run(config.out)
         self.given, self.at_once = model, at_once
         self.place = data or config.data
@@ -84,7 +85,7 @@ class Prepared:
             self.net,
             self.optimizer,
             self.feed,
-            objective_of(config),
+            self.objective,
             self.rates,
             classes=len(data.classes),
             autocast=self.autocast,

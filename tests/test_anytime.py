@@ -74,6 +74,13 @@ def test_shared_heads_and_statistics_per_transform_work(x):
     assert torch.allclose(anytime(net, x, confidence=1.0)[0], net.predict(x).softmax(-1), atol=1e-6)
 
 
+def test_it_needs_no_running_statistics(x):
+    norm = nn.BatchNorm2d(4, track_running_stats=False)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    net = TransNet(model, "r0,r1", bn="separate").eval()
+    assert torch.allclose(anytime(net, x, confidence=0.0)[0], net.predict(x, heads="r0").softmax(-1), atol=1e-6)
+
+
 def test_mistakes_say_what_would_work(net, x):
     with pytest.raises(ValueError, match=r"confidence: 90 was given; a probability from 0 to 1"):
         anytime(net, x, confidence=90)

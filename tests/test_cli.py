@@ -163,6 +163,16 @@ def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, 
     assert "is the folder you are in" in capsys.readouterr().err
 
 
+def test_where_results_go_is_tried_before_the_work(t2, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert run(["invariance", str(t2), "--out", str(tmp_path / "file")]) == 2
+    assert "--out: " in capsys.readouterr().err
+    assert run(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
+    assert "--json: " in capsys.readouterr().err
+    assert run(["report", str(tmp_path), "--data", str(tmp_path / "nowhere")]) == 2
+    assert "--data: " in capsys.readouterr().err
+
+
 def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
     shown = transnet("invariance", base, t2, "--out", tmp_path / "figures", check=0).stdout
     assert "layer3_0.conv2" in shown

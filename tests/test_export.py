@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -87,6 +90,31 @@ def test_an_existing_folder_is_not_touched(tmp_path):
     (tmp_path / "mine").write_text("")
     with pytest.raises(ConfigError, match="exists; give another folder"):
         export_run(digits_run(), tmp_path)
+
+
+def test_what_others_left_beside_it_stays(tmp_path):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "notes.txt").write_text("precious")
+    export_run(digits_run(), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.partial"]
+    assert (tmp_path / "out.partial" / "notes.txt").read_text() == "precious"
+
+
+def test_a_terminal_without_the_characters_is_no_failure(tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "transnet",
+        "prune",
+        str(digits_run()),
+        "--head",
+        "r1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"8?8" in done.stdout
 
 
 def test_files_name_no_paths_of_the_machine(tmp_path):

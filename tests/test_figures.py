@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transnet.study.drawing import inline, make_logarithmic, new_figure
+from transnet.study.drawing import inline, label, make_logarithmic, new_figure
 from transnet.study.figure_tables import invariance_sheet
 from transnet.study.figures import draw_generalization
 from transnet.study.finished import read_folder
@@ -263,3 +263,8 @@ def test_damaged_files_of_a_study_are_named(small_study: Path, tmp_path: Path) -
     (tmp_path / "runs" / name / "result.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"result\.json is damaged; remove the run's folder and train it again"):
         write_report(tmp_path)
+
+
+def test_names_are_drawn_as_they_are() -> None:
+    assert label("d_\udcff") == "d_?"  # a folder's name that is no UTF-8
+    assert label("a$b") == r"a\$b"

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from data_files import class_folder, encoded, noise
 from transnet.data import DataError, open_data
@@ -34,6 +35,23 @@ def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
     source = read_folder(root)
     assert source.classes == ("cat", "dog")
     assert len(source.store) == 4
+
+
+@pytest.mark.parametrize("ending", ["heic", "HEIF", "jxl"])
+def test_photographs_that_cannot_be_read_are_said(tmp_path: Path, ending: str) -> None:
+    root = class_folder(tmp_path / "pets", n=2)
+    for i in range(3):
+        (root / "dog" / f"{i}.{ending}").write_bytes(b"a photograph")
+    with pytest.raises(DataError, match=rf"dog/0\.{ending}: images of this kind cannot be read, 3 in class 'dog'"):
+        read_folder(root)
+
+
+@pytest.mark.parametrize("ending", ["avif", "jp2", "tga"])
+def test_what_pillow_reads_is_taken(tmp_path: Path, ending: str) -> None:
+    root = class_folder(tmp_path / "pets", n=4)
+    Image.fromarray(noise(9)).save(root / "dog" / f"other.{ending}")
+    data = open_data(str(root))
+    assert len(data.train) + len(data.test) == 9
 
 
 def test_links_that_lead_back_end(tmp_path: Path) -> None:

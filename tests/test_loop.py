@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from data_files import encoded, noise
 from small_runs import Plain, command, epochs_written, images_file, plain, run, settings, weights
-from transnet import load
+from transnet import TransNet, load
+from transnet.study.kernels import score_kernels
 from transnet.train import prepare
 from transnet.train.config import ConfigError
 from transnet.train.distributed import World
@@ -255,6 +256,15 @@ def test_outputs_that_are_no_numbers_are_no_result(data: Path, tmp_path: Path) -
     written = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert "NaN" not in written  # which is no JSON
     assert [entry["test"]["full"]["loss"] for entry in Run(tmp_path / "run").read_metrics()] == [None] * 3
+
+
+def test_a_penalty_on_kernels_needs_kernels(data: Path, tmp_path: Path) -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    with pytest.raises(ConfigError, match="--invariance-weight: Sequential has no square kernels larger than 1×1"):
+        run(data, tmp_path / "run", model=flat, invariance_weight=1.0)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="invariance: a Sequential has no square kernels"):
+        score_kernels(TransNet(flat), group="r0,r1", measure="l2")
 
 
 def test_stray_commas_among_the_transforms_do_no_harm(data: Path, tmp_path: Path) -> None:

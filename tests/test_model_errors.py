@@ -97,6 +97,10 @@ def test_heads_that_cannot_be_had_are_errors():
         TransNet(tied, head="out")
     normed = Bare()
     torch.nn.utils.parametrizations.weight_norm(normed.out)
+    spectral = Bare()
+    torch.nn.utils.spectral_norm(spectral.out)  # the older way, by a hook
+    with pytest.raises(ValueError, match="parametrized and cannot be drawn anew; use init='copy'"):
+        TransNet(spectral)
     with pytest.raises(ValueError, match="parametrized and cannot be drawn anew; use init='copy'"):
         TransNet(normed)
     assert TransNet(normed, init="copy")(batch()[0]).shape == (4, 2, K)

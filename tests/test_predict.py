@@ -8,6 +8,8 @@ import sys
 import pytest
 import torch
 
+from small_runs import images_file
+from small_runs import run as train_run
 from trained import copy_of_run, digit_files, digits_run
 from transnet.cli import run
 from transnet.ship.models import open_model
@@ -113,6 +115,28 @@ def test_names_cannot_steer_the_terminal(tmp_path, capsys):
     assert "\x1b[31m" not in out
     assert "[red]" in out
     assert printable("a\x1b\nb") == "a��b"
+
+
+def test_a_folder_is_searched_as_for_training(tmp_path):
+    digit_files(tmp_path / "elsewhere", 2)
+    for hidden in (".hidden", "__MACOSX"):
+        digit_files(tmp_path / "photos" / hidden, 1)
+    os.symlink(tmp_path / "elsewhere", tmp_path / "photos" / "album")
+    (tmp_path / "photos" / "phone.heic").write_bytes(b"a photograph")
+    found = list(find_images([str(tmp_path / "photos")]))
+    assert [os.path.dirname(os.path.relpath(name, tmp_path / "photos")) for name in found] == ["album", "album", ""]
+
+
+def test_calibrating_a_run_whose_data_moved_takes_the_place(tmp_path, capsys):
+    data = images_file(tmp_path / "before.npz")
+    train_run(data, tmp_path / "run", transforms="r0,r1", val_fraction=0.2)
+    data.rename(tmp_path / "after.npz")
+    image = digit_files(tmp_path / "images", 1)[0]
+    words = ["predict", str(tmp_path / "run"), str(image), "--confidence", "auto"]
+    assert run(words) == 2
+    assert "give --data" in capsys.readouterr().err
+    assert run([*words, "--data", str(tmp_path / "after.npz")]) == 0
+    assert "validation images" in capsys.readouterr().err
 
 
 def test_heads_of_one_transform_are_told_apart():

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from small_runs import images_file
+from transnet.study.plan import Study
 from transnet.study.report import write_report
+from transnet.study.reproduce import reproduce
 from transnet.train.config import ConfigError
 
 FLAGS = (
@@ -202,6 +205,19 @@ def test_nothing_comes_from_the_network(page: Any, small_study: Path) -> None:
     text = (small_study / "report.html").read_text()
     assert not re.search(r'(?:src|href)="(?!#|data:)', text.replace('xlink:href="#', 'href="#'))
     assert str(small_study) not in text
+
+
+def test_data_that_moved_is_taken_from_where_it_lies(tmp_path: Path) -> None:
+    data = images_file(tmp_path / "before.npz")
+    study = Study("ensembles", data=str(data), seeds=1, epochs=1, out=str(tmp_path / "study"), device="cpu",
+                  model="resnet8-small")  # fmt: skip
+    reproduce(study, quiet=True)
+    measured = json.loads(next((tmp_path / "study" / "measured").iterdir()).read_text())["parts"]
+    shutil.rmtree(tmp_path / "study" / "measured")
+    data.rename(tmp_path / "after.npz")
+    write_report(tmp_path / "study", data=str(tmp_path / "after.npz"), device="cpu")
+    again = json.loads(next((tmp_path / "study" / "measured").iterdir()).read_text())["parts"]
+    assert again.keys() == measured.keys()
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

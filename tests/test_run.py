@@ -1,6 +1,7 @@
 """The folder of a run: who may write to it, and what can be read back from it."""
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -8,14 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
 from transnet.data import DataError
 from transnet.ship.anytime import calibrate_run
+from transnet.train import checkpoint
 from transnet.train.config import ConfigError, from_dict
-from transnet.train.evaluation import evaluate_runs, some_images
+from transnet.train.evaluation import collect, evaluate_runs, own_data, some_images
 from transnet.train.loop import train
 from transnet.train.run import Run
 
@@ -60,6 +63,39 @@ def test_result_json_is_what_train_returned_and_has_the_agreed_fields(data: Path
 
 
 # --------------------------------------------------------------------------------------------------------- the folder
+
+
+def test_files_can_be_read_by_whom_the_umask_allows(finished: Path) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in finished.iterdir()}
+    assert set(modes.values()) == {modes["config.json"]}
+
+
+def test_a_model_that_cannot_be_written_is_named_and_nothing_is_lost(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpoint.save_file
+
+    def full(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+        if path.name.startswith("model"):
+            raise SafetensorError("No space left on device")
+        write(tensors, path, metadata)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    said = r"model\.safetensors: No space left on device\); the last good checkpoint is \S+/\d+"
+    with pytest.raises(checkpoint.CheckpointError, match=said):
+        run(data, tmp_path / "run", checkpoint_every=100)
+    monkeypatch.undo()
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    result = run(data, tmp_path / "run", checkpoint_every=100, resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before  # no epoch was trained again
+    assert result["test"]["full"]["n"] == 30
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_training(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / os.fsdecode(b"run\xff")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        run(data, out)
+    assert not out.exists()
 
 
 def test_an_existing_folder_is_refused_without_resume(data: Path, copied: Path) -> None:
@@ -263,6 +299,12 @@ def test_data_that_is_only_called_as_the_runs_is_not_taken_for_it(tmp_path: Path
         some_images(str(out), 4)
     with pytest.raises(ConfigError, match=r"--confidence auto: digits is not what .*give a number"):
         calibrate_run(out, device="cpu")
+    val = own_data(out, at=str(folder)).val
+    assert val is not None
+    assert collect(out, data=str(folder), split="val", device="cpu").fingerprint == val.fingerprint
+    assert calibrate_run(out, data=str(folder), device="cpu").n == len(val)
+    with pytest.raises(DataError, match="digits is not what"):  # other data has no validation split of this run's
+        evaluate_runs([str(out)], data="digits", split="val", device="cpu")
     for given, images in ((str(folder), 20), ("digits", 359)):  # what the user asks for is measured
         assert evaluate_runs([str(out)], data=given, device="cpu")[str(out)]["plain"]["full"]["n"] == images
 

@@ -1,5 +1,6 @@
 """``python -m transnet``."""
 
+import io
 import os
 import sys
 
@@ -7,6 +8,10 @@ import sys
 def main() -> None:
     """The script ``transnet``."""
     from transnet.cli import run
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a terminal without × or … is no reason to fail
 
     try:
         try:

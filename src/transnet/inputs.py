@@ -56,7 +56,7 @@ def _check_head(model: nn.Module, head: str, layer: nn.Linear, paths: tuple[str,
     kind = type(model).__name__
     if isinstance(layer.weight, nn.parameter.UninitializedParameter):
         raise ValueError(f"head: {head!r} of {kind} is lazy; run one batch through the model first")
-    if fresh and nn.utils.parametrize.is_parametrized(layer):
+    if fresh and (nn.utils.parametrize.is_parametrized(layer) or "weight" not in layer._parameters):
         raise ValueError(f"head: {head!r} of {kind} is parametrized and cannot be drawn anew; use init='copy'")
     own = {id(parameter) for parameter in layer.parameters()}
     for name, parameter in model.named_parameters(remove_duplicate=False):

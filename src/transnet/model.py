@@ -88,7 +88,9 @@ class TransNet(nn.Module):
     def _logits(self, x: Tensor, which: Sequence[int]) -> Tensor:
         check_images(x, [self._names[i] for i in which])
         copies = [self._transform(self._names[i], x) for i in which]
-        features = self._features(torch.cat(copies) if len(copies) > 1 else copies[0])
+        fewer = self._bn == "separate" and len(which) != len(self._names)
+        with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
+            features = self._features(torch.cat(copies) if len(copies) > 1 else copies[0])
         parts = features.unflatten(0, (len(which), x.shape[0]))
         return torch.stack([self._g(i)(part) for i, part in zip(which, parts.unbind(0), strict=True)], dim=1)
 
@@ -189,17 +191,15 @@ class TransNet(nn.Module):
         Args:
             x: a batch of images.
             heads: names of the heads to use, all by default; a repeated name means its first head.
-            average: the mean of logits (the paper's "mean of outputs") or of probabilities.
+            average: the mean of logits (the paper says the mean of the outputs) or of probabilities.
             flip: add the left-right flipped images, h_t(t(flip(x))), at twice the passes. Only where flipped
                 images are natural.
         """
         one_of("average", average, ("logits", "probabilities"))
         which = range(len(self._names)) if heads is None else self._indices(heads)
-        fewer = self._bn == "separate" and len(which) != len(self._names)
         check_images(x, [self._names[i] for i in which])
-        with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
-            views = [x, d4.apply("m0", x)] if flip else [x]
-            logits = torch.cat([self._logits(view, which) for view in views], dim=1)
+        views = [x, d4.apply("m0", x)] if flip else [x]
+        logits = torch.cat([self._logits(view, which) for view in views], dim=1)
         return (logits if average == "logits" else logits.softmax(-1)).mean(1)
 
     # ------------------------------------------------------------------------------------------ section 3.4: pruning

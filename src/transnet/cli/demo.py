@@ -30,6 +30,8 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, prog="transnet demo", args=list(arguments))
     if options.seeds < 1:
         raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
+    if options.json and (Path(options.json).is_dir() or not Path(options.json).absolute().parent.is_dir()):
+        raise ValueError(f"--json: {options.json} cannot be written; give a file in a folder that is there")
     from transnet.study.demo import demo, summary
 
     out = Path(options.out) if options.out else None

@@ -36,6 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, prog="transnet invariance", args=list(arguments))
     if not options.runs:
         raise ValueError("invariance: no run given; give the folder of a finished run")
+    if options.out and Path(options.out).exists() and not Path(options.out).is_dir():
+        raise ValueError(f"--out: {options.out} is a file; give a folder")
     from transnet.study.kernels import compare, draw, print_comparison
 
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)

@@ -26,6 +26,8 @@ class Options:
     confidence: float | Literal["auto"] | None = None
     """Anytime prediction: run head by head, and stop when the class is preferred to its runner-up with this
     probability. auto: the lowest that stays within 0.1 points of all heads on the run's validation split."""
+    data: str | None = None
+    """Where the run's own data lies now, for --confidence auto. None: where it was."""
     format: Literal["table", "jsonl", "csv"] | None = None
     """None: a table on a terminal, JSON lines elsewhere."""
     batch_size: int = 64
@@ -44,5 +46,5 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's own: these lines are read by programs
     return predict_files(
         options.model, options.images, format=format, out=sys.stdout, confidence=options.confidence,
-        batch_size=options.batch_size, device=options.device,
+        data=options.data, batch_size=options.batch_size, device=options.device,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """``transnet report``."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -27,7 +28,10 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Write the report, and print where it lies."""
     options = tyro.cli(Options, prog="transnet report", args=list(arguments))
+    from transnet.data.named import NAMED
     from transnet.study.report import write_report
 
+    if options.data and options.data not in NAMED and not os.path.exists(os.path.expanduser(options.data)):
+        raise FileNotFoundError(f"--data: {options.data} does not exist")
     print(write_report(options.study, data=options.data, device=options.device))
     return 0

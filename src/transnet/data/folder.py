@@ -11,9 +11,11 @@ from transnet.data.parts import PART_NAMES, Source, settle_parts
 from transnet.data.stores import FileStore
 
 IMAGE_FILES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".tga"),
     *(".ppm", ".pgm", ".pbm"),
 )
+# Photographs that cannot be read. Without a word of them half a data set may be missing.
+OTHER_IMAGES = (".heic", ".heif", ".jxl")
 _LAYOUT = "expected is one folder for each class with images in it, or train/ and val/ or test/ with such folders"
 
 
@@ -57,6 +59,11 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
         start = len(paths)
         for label, name in enumerate(classes):
             images = _images(root, Path(folder) / name)
+            if unread := [path for path in images if path.lower().endswith(OTHER_IMAGES)]:
+                raise DataError(
+                    f"{root / unread[0]}: images of this kind cannot be read, {len(unread)} in class {name!r};"
+                    " convert them, to .jpg for instance, or move them away"
+                )
             paths += images
             labels += [label] * len(images)
         rows[part] = np.arange(start, len(paths))
@@ -100,10 +107,18 @@ def _subfolders(root: Path) -> list[str]:
 
 
 def _images(root: Path, folder: Path) -> list[str]:
+    return [os.path.join(folder, name) for name in images_below(root / folder)]
+
+
+def images_below(root: Path) -> list[str]:
+    """The image files of a folder, however deep, also those that cannot be read: paths from there, sorted.
+
+    Hidden files and folders are passed over, and links that lead back to where they came from.
+    """
     found = []
     # A folder is entered once, and those above the class never: a link back ends there.
-    visited = {str(above) for above in Path(os.path.realpath(root / folder)).parents}
-    for here, folders, files in os.walk(root / folder, followlinks=True):
+    visited = {str(above) for above in Path(os.path.realpath(root)).parents}
+    for here, folders, files in os.walk(root, followlinks=True):
         visited.add(os.path.realpath(here))
         folders[:] = sorted(
             name for name in folders if _wanted(name) and os.path.realpath(os.path.join(here, name)) not in visited
@@ -111,7 +126,7 @@ def _images(root: Path, folder: Path) -> list[str]:
         found += [
             os.path.relpath(os.path.join(here, name), root)
             for name in files
-            if _wanted(name) and name.lower().endswith(IMAGE_FILES)
+            if _wanted(name) and name.lower().endswith((*IMAGE_FILES, *OTHER_IMAGES))
         ]
     return sorted(found)
 

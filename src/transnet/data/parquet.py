@@ -227,9 +227,11 @@ def _names(root: Path, label: str, values: list[Any], features: dict[str, Any]) 
         classes = sorted(set(values))
         number = {name: i for i, name in enumerate(classes)}
         return np.array([number[value] for value in values], np.int64), classes
-    if not all(isinstance(value, int) for value in values):
+    kinds = sorted({"nothing" if value is None else type(value).__name__ for value in values})
+    if kinds != ["int"]:
         raise DataError(
-            f"{root}: column {label!r} holds {type(values[0]).__name__}; labels are numbers or strings, none missing"
+            f"{root}: column {label!r} holds {' and '.join(kinds)}; labels are whole numbers or strings, all of one"
+            " kind and none missing"
         )
     try:
         labels = np.array(values, np.int64)

@@ -133,7 +133,7 @@ def _find(data: str, label_column: str | None, *, progress: bool) -> tuple[str, 
         _only_parquet(data, label_column)
         return name, read_folder(path), look
     _only_parquet(data, label_column)
-    if path.is_file() and path.suffix == ".npz":
+    if path.is_file() and path.suffix.lower() == ".npz":
         return path.stem, read_npz(path), look
     if path.exists():
         raise DataError(

@@ -195,8 +195,16 @@ class Calibration:
         )
 
 
-def calibrate_run(path: str | Path, *, within: float = 0.1, device: str = "auto") -> Calibration:
+def calibrate_run(
+    path: str | Path, *, within: float = 0.1, data: str | None = None, device: str = "auto"
+) -> Calibration:
     """`calibrate` on the validation split of a run.
+
+    Args:
+        path: the run's folder.
+        within: as for `calibrate`.
+        data: where the run's data lies, where that is not what the run calls it.
+        device: where to compute.
 
     Raises:
         ConfigError: where the run has none: a threshold chosen on the test set would make its figures worthless.
@@ -204,10 +212,10 @@ def calibrate_run(path: str | Path, *, within: float = 0.1, device: str = "auto"
     from transnet.train.evaluation import collect
 
     try:
-        found = collect(path, split="val", device=device)
+        found = collect(path, data=data, split="val", device=device)
         logits, y = found.views[0], found.labels
     except (ConfigError, DataError) as error:
-        raise ConfigError(f"--confidence auto: {error}; give a number, such as 0.9") from None
+        raise ConfigError(f"--confidence auto: {error}; or give a number, such as 0.9") from None
     chosen = calibrate(logits, y, within=within)
     there = curve(logits, y, torch.tensor([chosen], dtype=torch.float64))
     return Calibration(chosen, float(there.passes), there.heads, len(y), within)

@@ -10,6 +10,7 @@ Every format carries its classes and preprocessing.
 import json
 import logging
 import os
+import secrets
 import shutil
 import warnings
 from collections.abc import Callable
@@ -87,8 +88,7 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
         wanted = net(images)
     if about.kind == "pruned":
         wanted = wanted[:, [net.transforms.index(about.transforms[0])]]
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.mkdir(parents=True)
         written = _WRITERS[format](network, about, partial)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from transnet.data import DataError
-from transnet.data.folder import IMAGE_FILES
+from transnet.data.folder import images_below
 from transnet.ship.anytime import calibrate_run, run_heads
 from transnet.ship.models import Model, open_model
 from transnet.train.config import ConfigError
@@ -55,6 +55,7 @@ def predict_files(
     format: Format,
     out: TextIO,
     confidence: float | Literal["auto"] | None = None,
+    data: str | None = None,
     batch_size: int = 64,
     device: str = "auto",
 ) -> int:
@@ -67,6 +68,7 @@ def predict_files(
         out: where to write.
         confidence: run head by head and stop at this certainty, as `anytime` does; ``auto`` calibrates it on the
             run's validation split to within 0.1 points of the full model.
+        data: where the run's data lies, for ``auto``, where that is not what the run calls it.
         batch_size: images at a time.
         device: where to compute.
     """
@@ -79,7 +81,7 @@ def predict_files(
         raise ConfigError(f"--batch-size: {batch_size} was given; at least 1 is needed")
     model = open_model(source, device=find_device(device, World()))
     if confidence is not None:
-        confidence = _threshold(model, confidence, device)
+        confidence = _threshold(model, confidence, data, device)
     found = list(find_images(words))
     bad: list[str] = []
     predictions = predict(
@@ -134,7 +136,7 @@ def head_names(transforms: Sequence[str]) -> list[str]:
     return names
 
 
-def _threshold(model: Model, confidence: float | Literal["auto"], device: str) -> float:
+def _threshold(model: Model, confidence: float | Literal["auto"], data: str | None, device: str) -> float:
     if model.net is None:
         raise ConfigError(f"--confidence: {_no_heads(model)}")
     if confidence != "auto":
@@ -143,7 +145,7 @@ def _threshold(model: Model, confidence: float | Literal["auto"], device: str) -
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
         raise ConfigError(f"--confidence auto: {model.source} is no run, so it has no validation split; give a number")
-    chosen = calibrate_run(model.source, device=device)
+    chosen = calibrate_run(model.source, data=data, device=device)
     say(str(chosen))
     if 100 / chosen.n > chosen.within:
         say(
@@ -180,13 +182,7 @@ def _inside(path: Path) -> list[str]:
     """The images in a folder, or the folder itself where it has none; else the path."""
     if not path.is_dir():
         return [str(path)]
-    inside = sorted(
-        str(Path(folder) / name)
-        for folder, _, names in os.walk(path)
-        for name in names
-        if name.lower().endswith(IMAGE_FILES) and not name.startswith(".")
-    )
-    return inside or [str(path)]
+    return [str(path / name) for name in images_below(path)] or [str(path)]
 
 
 def _read(model: Model, found: Sequence[str], bad: list[str]) -> Iterator[tuple[str, Tensor]]:
@@ -252,8 +248,10 @@ def _write_csv(predictions: Iterable[Prediction], out: TextIO) -> None:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["image", "class", "probability", "agreement", "passes"])
     for p in predictions:
-        image = p.image.encode(errors="replace").decode()  # a file's name need not be UTF-8
-        writer.writerow([image, p.label, f"{p.probability:.6f}", f"{p.agreement:.4f}", p.passes])
+        image, label = (
+            name.encode(errors="replace").decode() for name in (p.image, p.label)
+        )  # a file's need not be UTF-8
+        writer.writerow([image, label, f"{p.probability:.6f}", f"{p.agreement:.4f}", p.passes])
         out.flush()
 
 

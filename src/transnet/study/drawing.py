@@ -30,6 +30,7 @@ def new_figure(panels: int = 1) -> tuple[Any, Any]:
 
 def label(text: str) -> str:
     """A user's own name for something, as it is: matplotlib reads $ as mathematics and hides what begins with _."""
+    text = text.encode(errors="replace").decode()  # a folder's name need not be UTF-8
     return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
 
 

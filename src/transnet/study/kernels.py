@@ -42,7 +42,13 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
 
 
 def score_kernels(net: TransNet, *, group: str | tuple[str, ...], measure: Measure) -> dict[str, Any]:
-    """One run's entry of `compare`."""
+    """One run's entry of `compare`.
+
+    Raises:
+        ConfigError: where the network has no kernels to score.
+    """
+    if not kernels(net.backbone):
+        raise ConfigError(f"invariance: a {type(net.backbone).__name__} has no square kernels larger than 1×1")
     scores = layer_invariance(net.backbone, group=group, measure=measure)
     weights = kernels(net.backbone)
     return {
@@ -50,7 +56,7 @@ def score_kernels(net: TransNet, *, group: str | tuple[str, ...], measure: Measu
         "layers": {
             name: {
                 "mean": values.mean().item(),
-                "std": values.std().item(),
+                "std": values.std().item() if len(values) > 1 else None,
                 "n": len(values),
                 "random": _random(weights[name], group, measure),
             }
@@ -73,7 +79,7 @@ def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Pat
         layers = list(run["layers"].values())
         at = [places[layer] + 0.08 * (i - (len(runs) - 1) / 2) for layer in run["layers"]]
         axes.errorbar(
-            at, [layer["mean"] for layer in layers], [layer["std"] for layer in layers], fmt=MARKERS[i % 7],
+            at, [layer["mean"] for layer in layers], [layer["std"] or 0 for layer in layers], fmt=MARKERS[i % 7],
             color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=_title(name, run),
         )  # fmt: skip
     axes.plot(places.values(), _random_scores(runs).values(), "k:", linewidth=1, label="random kernels")
@@ -111,7 +117,9 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     table.add_column("random\nkernels", justify="right")
     for layer, random in _random_scores(runs).items():
         cells = [run["layers"].get(layer) for run in runs.values()]
-        shown = [f"{cell['mean']:.4f} ± {cell['std']:.4f}" if cell else "" for cell in cells]
+        shown = [
+            f"{cell['mean']:.4f}" + (f" ± {cell['std']:.4f}" if cell["std"] else "") if cell else "" for cell in cells
+        ]
         table.add_row(layer, *shown, f"{random:.4f}")
     Console().print(table)
 

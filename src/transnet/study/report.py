@@ -17,7 +17,7 @@ from transnet.study.run_curves import curves_of
 from transnet.study.sheets import Cell, Sheet
 from transnet.study.tables import Row, rows_of, table, verdict
 from transnet.train.checkpoint import write_atomically
-from transnet.train.config import data_name
+from transnet.train.config import ConfigError, data_name
 from transnet.train.progress import counted
 from transnet.train.run import command_elsewhere
 
@@ -54,7 +54,9 @@ def write_report(out: str | Path, *, data: str | None = None, device: str = "aut
         device: where networks are measured, where that was not done before.
     """
     folder = Path(out)
-    sections = [_section(group, folder, data, device) for group in read_folder(folder)]
+    groups = read_folder(folder)
+    places = _places(groups, data)
+    sections = [_section(group, folder, places.get(group.name), device) for group in groups]
     for section in sections:  # a table that is not made any more must not stay behind
         for ending in (".md", ".csv"):
             for old in (folder / "tables").glob(f"{section.group.name}-*{ending}"):
@@ -70,9 +72,21 @@ def write_report(out: str | Path, *, data: str | None = None, device: str = "aut
     return page
 
 
+def _places(groups: list[Group], data: str | None) -> dict[str, str]:
+    """Where each group's data lies, where that was given: it goes by its name, or is that of all of them."""
+    if data is None:
+        return {}
+    names = {group.name: data_name(group.some.settings["data"]) for group in groups}
+    if data_name(data) not in names.values() and len(set(names.values())) > 1:
+        raise ConfigError(
+            f"--data: {data} is called like none of the study's: {', '.join(sorted(set(names.values())))}"
+        )
+    alone = len(set(names.values())) == 1
+    return {group: data for group, name in names.items() if alone or name == data_name(data)}
+
+
 def _section(group: Group, folder: Path, data: str | None, device: str) -> Section:
-    place = data if data and data_name(data) == data_name(group.some.settings["data"]) else None
-    measured = measure(group, folder, data=place, device=device)
+    measured = measure(group, folder, data=data, device=device)
     tables = [sheet for target in ("pruned", "full", "unmirrored", "ablation") if (sheet := table(group, target))]
     figures = []
     drawn = folder / "figures"

@@ -118,9 +118,12 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], *, metadata: dict[str,
         written[name] = tensor.clone().contiguous() if where in seen else tensor.contiguous()
         seen.add(where)
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # as any other file here; the library would keep it to this user
         save_file(written, partial, metadata)
+        partial.chmod(mode)
     except SafetensorError as error:
-        raise OSError(str(error)) from error
+        raise OSError(f"{path}: {error}") from error
     _settle(partial, path)
 
 

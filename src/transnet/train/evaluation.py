@@ -81,6 +81,8 @@ def collect(
         opened = data
     else:
         opened = _other_data(str(path), content, data) if data else own_data(path)
+        if data and split == "val" and opened.val is None and content["train"]["val_fraction"]:
+            opened = own_data(path, at=data)  # the run's own, elsewhere: cut as it was for training
     part = opened.val if split == "val" else opened.test
     if part is None:
         why = f"{opened.name} has none" if data else "it was trained without --val-fraction"

@@ -147,11 +147,15 @@ class Trainer(Resumable):
                 else:  # by the first process's clock, or some would save and others not
                     late = time.perf_counter() - saved_at >= 50 * cost
                     due = self.world.any(self.world.first and late, self.device)
-                if epoch + 1 == config.epochs and self.world.size > 1:
-                    due = True  # while they measure, processes that are stopped one by one cannot save together
-                if asked or due:  # after the last epoch too: to measure may take long
+                last = epoch + 1 == config.epochs  # to measure may take long, and to write the model may fail
+                if asked or due or last:
                     before = time.perf_counter()
-                    self.save(done)
+                    try:
+                        self.save(done)
+                    except checkpoint.CheckpointError as error:
+                        if asked or not last:
+                            raise
+                        say(f"warning: {error}", shown=self.speaks)
                     saved_at = time.perf_counter()
                     cost = saved_at - before
                 if asked:

@@ -13,6 +13,7 @@ from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View, seed_for
 from transnet.data.errors import listed
 from transnet.data.named import NAMED
+from transnet.invariance import kernels
 from transnet.measure.evaluate import evaluating
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
@@ -36,6 +37,8 @@ class Prepared:
     ) -> None:  # fmt: skip
         names = d4.parse(config.transforms)  # a mistake there is said before anything is read
         check_apart(config.out, data or config.data)
+        if config.out != config.out.encode(errors="replace").decode():  # the weights' format could not be written there
+            raise ConfigError(f"--out: the name of {config.out!r} is not UTF-8; give another folder")
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
         # Not every node counts a restart.
@@ -142,6 +145,9 @@ class Prepared:
             net.train()
         with evaluating(net):
             self._try(net, 2, f"--model: {name} does not work on {data.image_size}×{data.image_size} images")
+        if config.invariance_weight and not kernels(net.backbone):
+            what = name if self.given is None else type(self.given).__name__
+            raise ConfigError(f"--invariance-weight: {what} has no square kernels larger than 1×1; leave it out")
         left = len(data.train) % config.batch_size
         norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
         if norms and 0 < left < 2 * self.world.size:  # some process would have a single image

@@ -163,10 +163,20 @@ class Run:
             ) from error
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> dict[str, Any]:
-        """Write the weights, then the result, then drop what was for resuming; the result as it was written."""
-        checkpoint.write_tensors(self.model, tensors)
-        result = {**result, "model_sha256": checkpoint.sha256(self.model)}
-        checkpoint.write_atomically(self.result, json.dumps(result, indent=1).encode())
+        """Write the weights, then the result, then drop what was for resuming; the result as it was written.
+
+        Raises:
+            CheckpointError: where they cannot be written, such as on a full disk.
+        """
+        try:
+            checkpoint.write_tensors(self.model, tensors)
+            result = {**result, "model_sha256": checkpoint.sha256(self.model)}
+            checkpoint.write_atomically(self.result, json.dumps(result, indent=1).encode())
+        except OSError as error:
+            raise checkpoint.CheckpointError(
+                f"the trained model could not be written to {self.path} ({error}); the last good checkpoint is "
+                f"{checkpoint.last_good(self.state)}: make room, and go on with --resume"
+            ) from error
         self.drop_state()
         return result
 

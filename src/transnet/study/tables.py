@@ -191,7 +191,7 @@ def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
     if any(row.name == KINDS[kind].pruned for row in rows for kind in EQUAL):
         notes.append("base, m× epochs: the base classifier with as many training passes as m heads take.")
     if target == "unmirrored":
-        notes.append("Tested on the image alone, as `transnet predict` and an exported network see it.")
+        notes.append("Tested on the image alone, as an exported network sees it.")
     elif group.some.protocol == "test_flip":
         notes.append(
             "Tested on each image and its mirror image, outputs averaged: the paper's protocol, two passes each."

@@ -127,6 +127,17 @@ def test_the_epochs_loss_is_the_mean_over_its_images(data: Path, tmp_path: Path)
     assert found != pytest.approx((first + last) / 2, rel=1e-4)
 
 
+def test_several_processes_go_on_as_several(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(settings(data, tmp_path / "run"), World(), torch.device("cpu"), None, data=None, quiet=True)
+    trainer.prepare()
+    trainer.run.release()
+    assert "\n  transnet train " in trainer.how_to_go_on(1, 0)
+    trainer.world = World(rank=0, size=2)
+    assert "\n  torchrun … -m transnet train " in trainer.how_to_go_on(1, 0)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert "\n  torchrun --nproc-per-node 2 -m transnet train " in trainer.how_to_go_on(1, 0)
+
+
 def test_layers_that_were_frozen_stay_so(data: Path, tmp_path: Path) -> None:
     def trained(model: nn.Module, out: Path) -> Tensor:
         run(data, out, model=model, epochs=1, transforms="r0,r1")

@@ -4,7 +4,9 @@ import io
 import json
 import math
 import socket
+import struct
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from transnet.data import DataError
 from transnet.ship.export import export_run
 from transnet.ship.models import open_model
 from transnet.ship.serve import LARGEST_UPLOAD, PageServer, look
+from transnet.train.config import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,50 @@ def test_a_length_that_is_too_much_or_none_is_refused_unread(server, length, sta
     assert json.loads(content)["error"]
 
 
+def test_a_client_that_sends_too_much_reads_why(server):
+    response, content = ask(server, "POST", "/look", b"x" * (LARGEST_UPLOAD + 10**6))
+    assert response.status == 413
+    assert b"more than 10 MB" in content
+
+
+def test_a_client_that_goes_away_leaves_no_trace(server, tmp_path, capfd):
+    content, port = digit_files(tmp_path, 1)[0].read_bytes(), server.server_address[1]
+    with server.turn:  # so that it is gone before it is answered
+        for _ in range(3):
+            client = socket.create_connection(("127.0.0.1", port))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends with a reset
+            head = f"POST /look HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(content)}\r\n\r\n"
+            client.sendall(head.encode() + content)
+            time.sleep(0.2)
+            client.close()
+    assert ask(server, "POST", "/look", content)[0].status == 200
+    time.sleep(0.2)
+    assert capfd.readouterr().err == ""
+
+
+def test_many_at_once_wait_for_their_turn(server, tmp_path):
+    content, found = digit_files(tmp_path, 1)[0].read_bytes(), []
+    threads = [
+        threading.Thread(target=lambda: found.append(ask(server, "POST", "/look", content)[0].status))
+        for _ in range(60)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 60
+
+
+def test_on_the_other_loopback_address_it_answers_to_localhost():
+    try:
+        server = PageServer(open_model(digits_run()), "::1")
+    except ConfigError:
+        pytest.skip("no IPv6 here")
+    with server:
+        assert server.answers_to(f"localhost:{server.server_address[1]}")
+        assert not server.answers_to(f"evil.example:{server.server_address[1]}")
+
+
 def test_what_is_no_jpeg_png_or_webp_is_refused(server):
     image = Image.fromarray(np.zeros((8, 8), np.uint8))
     for format in ("GIF", "BMP", "TIFF", "PPM"):
@@ -138,6 +185,10 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
     file = io.BytesIO()
     Image.new("1", (7000, 7000)).save(file, "PNG")
     with pytest.raises(DataError, match="7000×7000 pixels; at most 40 million are taken"):
+        look(open_model(digits_run()), file.getvalue())
+    file = io.BytesIO()
+    Image.new("1", (20000, 9500)).save(file, "PNG")
+    with pytest.raises(DataError, match="too many pixels; at most 40 million are taken"):
         look(open_model(digits_run()), file.getvalue())
 
 

@@ -14,6 +14,7 @@ import ipaddress
 import json
 import secrets
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -83,6 +84,7 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # of those that come at once, each waits for its turn
 
     def __init__(self, model: Model, host: str = "127.0.0.1", port: int = 0, confidence: float = 0.9) -> None:
         self.model, self.confidence = model, confidence
@@ -101,9 +103,14 @@ class PageServer(ThreadingHTTPServer):
         if self.everywhere:
             name = socket.gethostname().lower()
             self.names = {name, socket.getfqdn().lower(), "localhost"}
-        elif _is_loopback(name):
+        elif _is_loopback(host):
             self.names |= {"localhost", "127.0.0.1", "[::1]"}
         self.url = f"http://{name}:{self.server_address[1]}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing of a client that went away; anything else as usual."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def answers_to(self, host: str) -> bool:
         """Whether a request's Host is this server's.
@@ -159,6 +166,9 @@ def _decode(encoded: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:  # reads the header only
             width, height = image.size
+    except Image.DecompressionBombError as error:
+        most = MOST_PIXELS // 10**6
+        raise DataError(f"far too many pixels; at most {most} million are taken: scale it down") from error
     except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
         raise DataError("not a JPEG, PNG or WebP image, or its beginning is damaged") from error
     if width * height > MOST_PIXELS:
@@ -243,6 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(length) > 12 or int(length) > LARGEST_UPLOAD:
             most = LARGEST_UPLOAD // 10**6
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an image of more than {most} MB; scale it down")
+            self._pass_over(int(length[:12]))
             return
         encoded = self.rfile.read(int(length))
         try:
@@ -267,6 +278,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self.close_connection = True  # what is left of the request is not read
         self._answer(status, json.dumps({"error": reason}).encode(), "application/json")
+
+    def _pass_over(self, length: int) -> None:
+        """Read what is still being sent, within reason: a client that is cut off while it sends sees no answer."""
+        left = min(length, 5 * LARGEST_UPLOAD)
+        while left > 0 and (part := self.rfile.read1(min(left, 1 << 16))):
+            left -= len(part)
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

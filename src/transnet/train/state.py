@@ -5,6 +5,7 @@ step), so nothing else has to be kept.
 """
 
 import math
+import os
 
 import torch
 from torch import nn
@@ -74,6 +75,9 @@ class Resumable(Prepared):
         """Where a stopped run stood, and the command that goes on with it."""
         more = f" and {step} of {counted(self.feed.steps, 'step')}" if step else ""
         again = f"{self._command(self.config)} --resume" if self.given is None else "the same call, with resume=True"
+        if self.world.size > 1 and self.given is None:
+            alone = os.environ.get("LOCAL_WORLD_SIZE") == str(self.world.size)  # on one machine
+            again = f"torchrun {f'--nproc-per-node {self.world.size}' if alone else '…'} -m {again}"
         stood = f"{epoch} of {counted(self.config.epochs, 'epoch')}{more}"
         return f"stopped after {stood}; everything is saved. Go on with:\n  {again}"
 

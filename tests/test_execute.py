@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from data_files import class_folder
 from transnet.data import DataError
 from transnet.study.execute import Here, execute
 from transnet.study.overview import Overview
@@ -198,3 +200,29 @@ def test_the_time_left_does_not_count_how_long_the_first_start_took(
     now += 4
     metrics.write_text("{}\n" * 3)
     assert overview.left() == "about 14 s left"  # two epochs in 4 seconds, seven to go
+
+
+_ONE_RUN = """
+import sys
+from transnet.study.execute import Here, execute
+from transnet.study.plan import Study, plan
+
+if __name__ == "__main__":
+    settings = {"seeds": 1, "epochs": 1, "device": "cpu", "jobs": 1, "model": "resnet8-small"}
+    study = Study("pruned", data=sys.argv[1], out=sys.argv[2], **settings)
+    execute([run for run in plan(study) if run.kind == "base"], Here(study), quiet=True)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core alone starts no workers")
+def test_what_decodes_a_runs_images_does_not_import_everything_anew(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_ONE_RUN)
+    data = class_folder(tmp_path / "pets", n=300, size=16)
+    out = tmp_path / "study"
+    command = [sys.executable, "-X", "importtime", str(script), str(data), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (log,) = (out / "logs").glob("*.log")
+    assert (out / "runs" / log.stem / "result.json").exists()
+    # In the program and in the server that the runs come from.
+    assert len(re.findall(r"\| +torch$", done.stderr + log.read_text(), re.MULTILINE)) <= 2

@@ -1,5 +1,8 @@
 """The stream gives the same pixels whatever decodes them."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +108,30 @@ def test_crops_that_do_not_fit_the_batches_are_refused(split: Split) -> None:
 def test_image_larger_than_stored_is_refused(split: Split) -> None:
     with pytest.raises(DataError, match="larger than stored_size"):
         stream(split, [], stored_size=16, image_size=17, crops=None, workers=0, pin=False)
+
+
+_WITH_A_SERVER = """
+import multiprocessing, sys
+
+if __name__ == "__main__":
+    import torch
+    from transnet.data import open_data
+    from transnet.data.stream import stream
+
+    multiprocessing.set_start_method("forkserver")
+    split = open_data(sys.argv[1], image_size=14).train
+    batches = list(torch.arange(len(split)).split(4))
+    found = list(stream(split, batches, stored_size=16, image_size=14, crops=None, workers=3, pin=False))
+    print(sum(map(len, found)))
+"""
+
+
+def test_a_fork_server_imports_for_all_workers(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_WITH_A_SERVER)
+    root = class_folder(tmp_path / "pets", n=8, size=30)
+    command = [sys.executable, "-X", "importtime", str(script), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == len(open_data(str(root)).train)
+    # In the program and in the server, not in each of three workers.
+    assert len(re.findall(r"\| +torch$", done.stderr, re.MULTILINE)) == 2

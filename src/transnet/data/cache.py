@@ -92,7 +92,7 @@ def _build(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Calla
         with open(temporary, "ab") as file:
             file.write(digest)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # and with it all that was written through mappings, by whatever process
         os.replace(temporary, path)
         _sync_folder(path.parent)
     finally:

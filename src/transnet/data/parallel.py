@@ -29,6 +29,7 @@ def for_rows(work: Callable[[int, int], str | None], n: int, *, title: str, prog
         DataError: with the first thing that went wrong.
     """
     starts = range(0, n, CHUNK)
+    import_once()
     # No tensors travel between the processes, so there is no shared memory to run out of.
     loader: DataLoader[Any] = DataLoader(
         _Calls(work, n), batch_size=None, sampler=starts, num_workers=workers_for(n), collate_fn=_unchanged
@@ -46,6 +47,16 @@ def workers_for(n: int) -> int:
     # A worker of somebody else's pool may not have workers of its own.
     alone = n < _ALONE or cores == 1 or multiprocessing.current_process().daemon
     return 0 if alone else min(cores, n // CHUNK)
+
+
+def import_once() -> None:
+    """Where worker processes come from a fork server, let that import what all of them need; call it before they start.
+
+    Otherwise each imports torch for itself, one after the other: seconds a worker, every epoch. The server is Python's
+    own choice on Linux from 3.14 on.
+    """
+    if multiprocessing.get_start_method() == "forkserver":
+        multiprocessing.set_forkserver_preload(["__main__", "transnet.data.stream"])
 
 
 @contextmanager

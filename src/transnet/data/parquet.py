@@ -126,7 +126,6 @@ def _unpack(root: Path, files: dict[Path, Any], image: str) -> PackedStore:
             joined = b"".join(row or b"" for row in part)
             out[at : at + len(joined)] = np.frombuffer(joined, np.uint8)
             at += len(joined)
-        out.flush()
 
     packed = cached(key, (int(ends[-1]),), np.uint8, fill)
     assert isinstance(packed, np.memmap)

@@ -47,7 +47,6 @@ class _Decode:
                 out[i] = square(with_channels(self._pixels(row, i), self.channels), self.size)
             except DataError as error:
                 return f"{self.store.where(row)}: {error}"
-        out.flush()
         return None
 
     def _pixels(self, row: int, i: int) -> Pixels:

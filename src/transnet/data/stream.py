@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from transnet.data.decode import square
 from transnet.data.errors import DataError
+from transnet.data.parallel import import_once
 from transnet.data.split import Split
 
 _GRACE = 20  # seconds that a worker goes on for after SIGTERM
@@ -63,6 +64,7 @@ def stream(
 
 
 def _stream(batches: "_Batches", workers: int, pin: bool) -> Generator[Tensor]:
+    import_once()
     loader: DataLoader[Any] = DataLoader(
         batches,
         batch_size=None,

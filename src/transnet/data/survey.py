@@ -96,7 +96,6 @@ class _Look:
                 record["height"], record["width"] = pixels.shape[:2]
                 record["grey"] = pixels.shape[2] == 1
             records[row] = record
-        records.flush()
         return None
 
 

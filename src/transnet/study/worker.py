@@ -46,6 +46,8 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
         os.dup2(file.fileno(), 2)
     os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A fork server's child would start a server of its own for its workers, and that one has imported nothing.
+    multiprocessing.set_start_method(None, force=True)
     import torch
 
     from transnet.train.interrupt import Stopped

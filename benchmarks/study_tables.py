@@ -24,13 +24,21 @@ COLUMNS = (
     "model", "accuracy %", "to base", "to base of equal passes", "paper %", "training passes", "passes an image",
     "seconds of training",
 )  # fmt: skip
+READING = (
+    "± is the standard error over seeds; differences are in points with Welch's 95 % interval. The paper: mean ± "
+    f"standard error of {N} repetitions.",
+    "The first table of each is by the paper's test, the mean over an image and its mirror image, and its passes count "
+    "both; the second is of the image alone, as an exported network sees it.",
+    "Seconds of training leave out start-up, compilation and evaluation. They are of the runs that had the GPU to "
+    "themselves, where there are any; “2 at once” are those of two that shared it, each of which took longer.",
+)
 SHORT = ("model", "accuracy %", "to base", "to base of equal passes", "passes an image")
 
 
 def accuracy(results):
     """A table of each study in the folder, and which are not there."""
     found = [(group, text) for group, folder, title in groups(results) if (text := study(group, folder, title))]
-    texts = [text for _, text in found]
+    texts = ["\n".join(f"- {line}" for line in READING), *(text for _, text in found)] if found else []
     measured = {group.name for group, _ in found}
     if missing := [title for name, title in STUDIES.items() if name not in measured]:
         texts.append(f"No comparison yet, for want of runs: {'; '.join(missing)}.")
@@ -90,8 +98,8 @@ def study(group, folder, title):
     rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored",)))
     if not rows:
         return None
-    sheet = sheets.Sheet("accuracy", title, COLUMNS, tuple(cells(row) for row in rows), notes(group, rows))
-    texts = [sheet.markdown()]
+    said = (*judged(rows), *cautions(rows))
+    texts = [sheets.Sheet("accuracy", title, COLUMNS, tuple(cells(row) for row in rows), said).markdown()]
     if alone:
         short = tuple(tuple(cell for i, cell in enumerate(cells(row)) if COLUMNS[i] in SHORT) for row in alone)
         said = (*judged(alone), *beside_mirror_images(rows, alone), *cautions(alone))
@@ -135,6 +143,8 @@ def cells(row):
 def judged(rows):
     """What may be concluded, computed from the intervals."""
     gains = [row for row in rows if not row.name.startswith("base")]
+    if all(len(row.values) == 1 for row in rows):
+        return ("One seed: how certain a difference is cannot be said.",)
     return (
         f"Against base: {verdict([(row.name, row.to_base) for row in gains])}.",
         f"Against base of equal training passes: {verdict([(row.name, row.to_equal) for row in gains])}.",
@@ -149,21 +159,6 @@ def beside_mirror_images(mirrored, alone):
         return ()
     gap = difference(heads.values, plain.values)
     return (f"Both at two passes an image and equal training, T2 here against base, 2× epochs, above: {gap}.",)
-
-
-def notes(group, rows):
-    found = [*judged(rows)]
-    if group.some.protocol == "test_flip":
-        found.append("Tested on each image and its mirror image, as in the paper: passes an image count both.")
-    found.append(
-        "± is the standard error over seeds; differences are in points with Welch's 95 % interval. "
-        f"The paper: mean ± standard error of {N} repetitions."
-    )
-    found.append(
-        "Seconds of training leave out start-up, compilation and evaluation. They are of the runs that had the GPU to "
-        "themselves, where there are any; “2 at once” are those of two that shared it, each of which took longer."
-    )
-    return (*found, *cautions(rows))
 
 
 def again(group, target):

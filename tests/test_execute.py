@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -224,5 +225,6 @@ def test_what_decodes_a_runs_images_does_not_import_everything_anew(tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (log,) = (out / "logs").glob("*.log")
     assert (out / "runs" / log.stem / "result.json").exists()
-    # In the program and in the server that the runs come from.
-    assert len(re.findall(r"\| +torch$", done.stderr + log.read_text(), re.MULTILINE)) <= 2
+    # In the program, in the server that the runs come from and, where Python wants one, in the workers' own.
+    most = 3 if multiprocessing.get_all_start_methods()[0] == "forkserver" else 2
+    assert len(re.findall(r"\| +torch$", done.stderr + log.read_text(), re.MULTILINE)) <= most

@@ -185,7 +185,7 @@ def test_every_number_of_heads_is_judged_at_the_head_of_the_report() -> None:
     ]
     assert said({"base": [76.0], "t2": [79.0]})[0] == (
         "With the mirror image, as the paper tests: points against the base: "
-        "for want of seeds nothing can be said of PT2 +3.00, T2 +3.00."
+        "too few seeds to judge PT2 +3.00, T2 +3.00."
     )
     assert said({"base": [76.0], "t2": [79.0]})[-1] == "One seed: no intervals."
     assert said({"base": [76.0]}) == []

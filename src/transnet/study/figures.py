@@ -25,9 +25,10 @@ def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder
             color=COLOURS[i], markersize=5, capsize=3, linewidth=1.5,
             label=f"{CURVES[curve]}, n = {' '.join(str(len(point['ensembles'])) for point in points)}",
         )  # fmt: skip
+    several = any(len(point["ensembles"]) > 1 for points in curves.values() for point in points)
     axes.set(
         xlabel="instances processed for a prediction, m", ylabel="test accuracy %", xticks=[1, 2, 3, 4],
-        title=f"Ensembles on {label(group.data)}, mean ± standard error",
+        title=f"Ensembles on {label(group.data)}, {'mean ± standard error' if several else 'one of each'}",
     )  # fmt: skip
     axes.legend(frameon=False, fontsize=9)
     return save(figure, folder / f"{group.name}-ensembles")

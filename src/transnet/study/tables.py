@@ -157,7 +157,7 @@ def _judged(gap: Difference | None) -> str:
     if gap is None:
         return "not measured"
     if gap.low is None:
-        return f"for want of {'spread' if gap.all_alike else 'seeds'} nothing can be said of"
+        return "for want of spread nothing can be said of" if gap.all_alike else "too few seeds to judge"
     if not gap.certain:
         return "inside the error"
     return "ahead" if gap.mean > 0 else "behind"

@@ -21,7 +21,7 @@ from transnet.train.config import (
     read_config,
     to_dict,
 )
-from transnet.train.run import command
+from transnet.train.provenance import command
 
 
 def config(**changes: Any) -> TrainConfig:

@@ -20,7 +20,8 @@ from transnet.ship.predict import head_names
 from transnet.ship.prune import network_of_run
 from transnet.train.config import ConfigError
 from transnet.train.description import Description
-from transnet.train.run import Run, command_elsewhere
+from transnet.train.provenance import command_elsewhere
+from transnet.train.run import Run
 
 
 class SharedModel(ModelHubMixin):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from transnet.study.tables import Row, rows_of, table, verdict
 from transnet.train.checkpoint import write_atomically
 from transnet.train.config import ConfigError, data_name
 from transnet.train.progress import counted
-from transnet.train.run import command_elsewhere
+from transnet.train.provenance import command_elsewhere
 
 
 @dataclasses.dataclass(frozen=True)

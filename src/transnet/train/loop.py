@@ -27,7 +27,8 @@ from transnet.train.device import determinism, device_name, find_device
 from transnet.train.distributed import join
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.progress import RunProgress, say
-from transnet.train.run import CUSTOM, commit, versions
+from transnet.train.provenance import commit, versions
+from transnet.train.run import CUSTOM
 from transnet.train.state import Resumable, TrainingError
 
 CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for the device

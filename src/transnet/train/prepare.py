@@ -23,7 +23,8 @@ from transnet.train.distributed import World, restarts
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
 from transnet.train.progress import counted, say
-from transnet.train.run import CUSTOM, Run, command, describe
+from transnet.train.provenance import command, describe
+from transnet.train.run import CUSTOM, Run
 from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
 

@@ -16,7 +16,7 @@ from transnet.data.augment import View, mix, plan
 from transnet.train.config import TrainConfig
 from transnet.train.device import autocast_for, sgd
 from transnet.train.distributed import World
-from transnet.train.objective import Objective, cross_entropy
+from transnet.train.objective import objective_of
 from transnet.train.step import Feed, Step, of_its_own
 
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def stepper(
 ) -> Step:
     device = images.labels.device
     return Step(
-        net, sgd(net, config, device), images, Objective(((1.0, cross_entropy(config.label_smoothing)),)), rates,
+        net, sgd(net, config, device), images, objective_of(config), rates,
         classes=CLASSES, autocast=autocast_for(precision, device) if precision != "fp32" else nullcontext,
         **{"compile": False, "capture": False, **options},
     )  # fmt: skip
@@ -289,13 +289,14 @@ def test_a_step_seeds_the_devices_in_use_alone(monkeypatch: pytest.MonkeyPatch) 
 gpu = pytest.mark.gpu
 
 
-def on_gpu(precision: str, *, epochs: int = 2, **options: Any) -> Step:
+def on_gpu(precision: str, *, epochs: int = 2, config: TrainConfig | None = None, **options: Any) -> Step:
     device = torch.device("cuda")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     net = small_net().to(device, memory_format=torch.channels_last)
     images = feed(device=device)
-    step = stepper(net, images, settings(), torch.linspace(0.1, 0.01, 3 * epochs), precision=precision, **options)
+    rates = torch.linspace(0.1, 0.01, 3 * epochs)
+    step = stepper(net, images, config or settings(), rates, precision=precision, **options)
     step.prepare()
     run_epochs(step, epochs)
     torch.cuda.synchronize()
@@ -315,6 +316,14 @@ def test_captured_steps_equal_eager_ones(compile: bool, precision: str, toleranc
         torch.testing.assert_close(
             got, expected, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+@gpu
+def test_captured_steps_equal_eager_ones_with_every_term() -> None:
+    config = settings(transforms="r0,r1", invariance_weight=0.1, distillation=0.5, transform_weight=1.0)
+    eager = on_gpu("fp32", config=config)
+    captured = on_gpu("fp32", config=config, capture=True, compile=True)
+    torch.testing.assert_close(captured.losses, eager.losses, atol=2e-3, rtol=2e-3)
 
 
 @gpu

@@ -81,17 +81,22 @@ class TransNet(nn.Module):
         """The names of the transforms, one per head, in order."""
         return self._names
 
-    def forward(self, x: Tensor) -> Tensor:
-        """h_t(t(x)) for every t: logits of shape (B, m, K), the heads in the order of ``transforms``."""
-        return self._logits(x, range(len(self._names)))
+    def forward(self, x: Tensor, *, across: bool = False) -> Tensor:
+        """h_t(t(x)) for every t: logits of shape (B, m, K), the heads in the order of ``transforms``.
 
-    def _logits(self, x: Tensor, which: Sequence[int]) -> Tensor:
+        With ``across`` every head sees every copy: (B, m, m, K), the copies first, at no further pass.
+        """
+        return self._logits(x, range(len(self._names)), across=across)
+
+    def _logits(self, x: Tensor, which: Sequence[int], *, across: bool = False) -> Tensor:
         check_images(x, [self._names[i] for i in which])
         copies = [self._transform(self._names[i], x) for i in which]
         fewer = self._bn == "separate" and len(which) != len(self._names)
         with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
             features = self._features(torch.cat(copies) if len(copies) > 1 else copies[0])
         parts = features.unflatten(0, (len(which), x.shape[0]))
+        if across:
+            return torch.stack([self._g(i)(parts) for i in which], dim=2).transpose(0, 1)
         return torch.stack([self._g(i)(part) for i, part in zip(which, parts.unbind(0), strict=True)], dim=1)
 
     def _transform(self, name: str, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What is minimised: a sum of weighted terms.
 
-A term looks at the network and the logits of one batch and returns a scalar. The loop and the step know only the
-sum; another idea (weights per head, another penalty) is another term.
+A term looks at what the network said of one batch and returns a scalar. The loop and the step know only the sum;
+another idea (weights per head, another penalty) is another term.
 """
 
 from collections.abc import Callable
@@ -12,29 +12,51 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnet.invariance import invariance_penalty
-from transnet.model import TransNet, heads_loss
+from transnet.model import heads_loss
 from transnet.train.config import ConfigError, TrainConfig
 
-Term = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+@dataclass(frozen=True)
+class Said:
+    """What a network said of a batch.
+
+    Attributes:
+        net: the network.
+        logits: (B, m, K), of each head on its own copy.
+        across: (B, m, m, K), of every head on every copy, copies first; None where no term asked for it.
+    """
+
+    net: nn.Module
+    logits: Tensor
+    across: Tensor | None = None
+
+
+Term = Callable[[Said, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Weighted terms, called on (network, logits (B, m, K), targets)."""
+    """Weighted terms, called on what the network said and the targets.
+
+    Attributes:
+        terms: each with its weight.
+        across: whether a term needs every head on every copy.
+    """
 
     terms: tuple[tuple[float, Term], ...]
+    across: bool = False
 
-    def __call__(self, net: TransNet, logits: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, said: Said, y: Tensor) -> Tensor:
         """The value to differentiate."""
-        parts = [weight * term(net, logits, y) for weight, term in self.terms]
+        parts = [weight * term(said, y) for weight, term in self.terms]
         return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
 
 
 def cross_entropy(label_smoothing: float = 0.0) -> Term:
     """Alg. 1's loss."""
 
-    def term(_net: nn.Module, logits: Tensor, y: Tensor) -> Tensor:
-        return heads_loss(logits, y, label_smoothing=label_smoothing)
+    def term(said: Said, y: Tensor) -> Tensor:
+        return heads_loss(said.logits, y, label_smoothing=label_smoothing)
 
     return term
 
@@ -45,8 +67,8 @@ def kernel_invariance(group: str) -> Term:
     The paper only suggests it: its invariance score as a regulariser of its own.
     """
 
-    def term(net: nn.Module, _logits: Tensor, _y: Tensor) -> Tensor:
-        return invariance_penalty(net, group)
+    def term(said: Said, _y: Tensor) -> Tensor:
+        return invariance_penalty(said.net, group)
 
     return term
 
@@ -58,21 +80,40 @@ def distillation(student: int) -> Term:
     al., 2020) makes a single classifier out of its many in this way.
     """
 
-    def term(_net: nn.Module, logits: Tensor, _y: Tensor) -> Tensor:
-        together = logits.detach().mean(1).log_softmax(-1)
-        return F.kl_div(logits[:, student].log_softmax(-1), together, reduction="batchmean", log_target=True)
+    def term(said: Said, _y: Tensor) -> Tensor:
+        together = said.logits.detach().mean(1).log_softmax(-1)
+        return F.kl_div(said.logits[:, student].log_softmax(-1), together, reduction="batchmean", log_target=True)
 
     return term
 
 
+def transform_told(said: Said, _y: Tensor) -> Tensor:
+    """−log p(t | t(x)): which transform a copy went through is told by which head its scores are highest under.
+
+    Where one softmax goes over all pairs of class and head, that is the loss of the pair (y, t) less the loss of y
+    alone. So with weight 1 the sum with `cross_entropy` is self-supervised label augmentation (Lee et al., 2020), and
+    with weight 0 TransNet.
+    """
+    assert said.across is not None
+    per_head = said.across.logsumexp(-1)  # (B, m, m)
+    return (per_head.logsumexp(-1) - per_head.diagonal(dim1=1, dim2=2)).mean()
+
+
 def objective_of(config: TrainConfig) -> Objective:
     """The terms a run's settings ask for."""
+    names = config.transforms.split(",")
     terms = [(1.0, cross_entropy(config.label_smoothing))]
     if config.invariance_weight:
         terms.append((config.invariance_weight, kernel_invariance("r0,r1,r2,r3")))
     if config.distillation:
-        names = config.transforms.split(",")
         if "r0" not in names or len(names) < 2:
             raise ConfigError("--distillation: the identity head r0 learns from others; --transforms r0,r1 has both")
         terms.append((config.distillation, distillation(names.index("r0"))))
-    return Objective(tuple(terms))
+    if config.transform_weight:
+        if config.heads == "shared" or len(set(names)) < max(len(names), 2):
+            raise ConfigError(
+                "--transform-weight: a copy's transform is told by its head; that takes separate heads of different "
+                "transforms, such as --transforms r0,r1"
+            )
+        terms.append((config.transform_weight, transform_told))
+    return Objective(tuple(terms), across=bool(config.transform_weight))

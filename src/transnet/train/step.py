@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transnet.data.augment import Plan, View, mix
 from transnet.model import TransNet
 from transnet.train.distributed import World
-from transnet.train.objective import Objective
+from transnet.train.objective import Objective, Said
 
 
 def compiler_options(device: torch.device) -> dict[str, Any]:
@@ -229,14 +229,18 @@ class Step:
         target = y
         if self.feed.mixes:
             x, target = mix(x, y, self.feed.mix[self.feed.at][0], self.classes)
+        across = self.objective.across
         with self.autocast():
-            logits = self.module(x)
+            logits = self.module(x, across=True) if across else self.module(x)
         logits = logits.float()
-        loss = self.objective(self.net, logits, target)
+        said = Said(self.net, logits)
+        if across:
+            said = Said(self.net, logits.diagonal(dim1=1, dim2=2).mT, logits)
+        loss = self.objective(said, target)
         with torch.no_grad():
-            self.losses.index_copy_(0, self.feed.at, (weight * _per_head(logits, target))[None])
+            self.losses.index_copy_(0, self.feed.at, (weight * _per_head(said.logits, target))[None])
             if weight:
-                self.correct += (logits.argmax(-1) == y[:, None]).float().sum(0)
+                self.correct += (said.logits.argmax(-1) == y[:, None]).float().sum(0)
             self.feed.at += 1
         return loss * weight if weight != 1 else loss
 

@@ -24,25 +24,36 @@ COLUMNS = (
     "model", "accuracy %", "to base", "to base of equal passes", "paper %", "training passes", "passes an image",
     "seconds of training",
 )  # fmt: skip
-READING = (
-    "± is the standard error over seeds; differences are in points with Welch's 95 % interval. The paper: mean ± "
-    f"standard error of {N} repetitions.",
-    "The first table of each is by the paper's test, the mean over an image and its mirror image, and its passes count "
-    "both; the second is of the image alone, as an exported network sees it.",
-    "Seconds of training leave out start-up, compilation and evaluation. They are of the runs that had the GPU to "
-    "themselves, where there are any; “2 at once” are those of two that shared it, each of which took longer.",
-)
 SHORT = ("model", "accuracy %", "to base", "to base of equal passes", "passes an image")
 
 
 def accuracy(results):
     """A table of each study in the folder, and which are not there."""
     found = [(group, text) for group, folder, title in groups(results) if (text := study(group, folder, title))]
-    texts = ["\n".join(f"- {line}" for line in READING), *(text for _, text in found)] if found else []
+    texts = [text for _, text in found]
+    if found:
+        texts.insert(0, reading(all(group.some.protocol == "test_flip" for group, _ in found)))
     measured = {group.name for group, _ in found}
     if missing := [title for name, title in STUDIES.items() if name not in measured]:
         texts.append(f"No comparison yet, for want of runs: {'; '.join(missing)}.")
     return "\n\n".join(texts)
+
+
+def reading(mirrored):
+    """How the tables are read; ``mirrored``: all of them are of images that were mirrored in training."""
+    lines = [
+        "± is the standard error over seeds; differences are in points with Welch's 95 % interval. The paper: mean ± "
+        f"standard error of {N} repetitions.",
+        "Seconds of training leave out start-up, compilation and evaluation. They are of the runs that had the GPU to "
+        "themselves, where there are any; “2 at once” are those of two that shared it, each of which took longer.",
+    ]
+    if mirrored:
+        lines.insert(
+            1,
+            "Each study has two tables. The first is by the paper's test, the mean over an image and its mirror image, "
+            "and its passes count both; the second is of the image alone, as an exported network sees it.",
+        )
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def headline(results):

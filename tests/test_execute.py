@@ -16,6 +16,7 @@ import pytest
 
 from data_files import class_folder
 from transnet.data import DataError
+from transnet.data.parallel import workers_for
 from transnet.study.execute import Here, execute
 from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study, plan
@@ -215,7 +216,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core alone starts no workers")
+@pytest.mark.skipif(workers_for(600) == 0, reason="one core alone starts no workers")
 def test_what_decodes_a_runs_images_does_not_import_everything_anew(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(_ONE_RUN)

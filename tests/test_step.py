@@ -320,7 +320,7 @@ def test_captured_steps_equal_eager_ones(compile: bool, precision: str, toleranc
 
 @gpu
 def test_captured_steps_equal_eager_ones_with_every_term() -> None:
-    config = settings(transforms="r0,r1", invariance_weight=0.1, distillation=0.5, transform_weight=1.0)
+    config = settings(transforms="r0,r1", invariance_weight=0.1, distillation=0.5, label_augmentation=1.0)
     eager = on_gpu("fp32", config=config)
     captured = on_gpu("fp32", config=config, capture=True, compile=True)
     torch.testing.assert_close(captured.losses, eager.losses, atol=2e-3, rtol=2e-3)

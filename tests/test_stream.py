@@ -135,3 +135,17 @@ def test_a_fork_server_imports_for_all_workers(tmp_path: Path) -> None:
     assert int(done.stdout) == len(open_data(str(root)).train)
     # In the program and in the server, not in each of three workers.
     assert len(re.findall(r"\| +torch$", done.stderr, re.MULTILINE)) == 2
+
+
+_SETTLES_LATER = """
+import multiprocessing, sys
+from transnet.data import open_data
+
+open_data(sys.argv[1])
+multiprocessing.set_start_method("spawn")
+"""
+
+
+def test_opening_data_leaves_it_to_the_program_how_processes_start(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets", n=8, size=30)
+    subprocess.run([sys.executable, "-c", _SETTLES_LATER, str(root)], check=True)

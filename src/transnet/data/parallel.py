@@ -29,10 +29,11 @@ def for_rows(work: Callable[[int, int], str | None], n: int, *, title: str, prog
         DataError: with the first thing that went wrong.
     """
     starts = range(0, n, CHUNK)
-    import_once()
+    if workers := workers_for(n):
+        import_once()
     # No tensors travel between the processes, so there is no shared memory to run out of.
     loader: DataLoader[Any] = DataLoader(
-        _Calls(work, n), batch_size=None, sampler=starts, num_workers=workers_for(n), collate_fn=_unchanged
+        _Calls(work, n), batch_size=None, sampler=starts, num_workers=workers, collate_fn=_unchanged
     )
     with bar(title, n, shown=progress) as advance:
         for start, error in zip(starts, loader):
@@ -53,9 +54,11 @@ def import_once() -> None:
     """Where worker processes come from a fork server, let that import what all of them need; call it before they start.
 
     Otherwise each imports torch for itself, one after the other: seconds a worker, every epoch. The server is Python's
-    own choice on Linux from 3.14 on.
+    own choice on Linux from 3.14 on. One that already runs stays as it is; else this list replaces any other.
     """
-    if multiprocessing.get_start_method() == "forkserver":
+    # Not `get_start_method()` alone, which would settle it: that is for the program to do.
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    if method == "forkserver":
         multiprocessing.set_forkserver_preload(["__main__", "transnet.data.stream"])
 
 

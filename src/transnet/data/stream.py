@@ -64,7 +64,8 @@ def stream(
 
 
 def _stream(batches: "_Batches", workers: int, pin: bool) -> Generator[Tensor]:
-    import_once()
+    if workers:
+        import_once()
     loader: DataLoader[Any] = DataLoader(
         batches,
         batch_size=None,

@@ -98,7 +98,9 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
             "the outputs. Mean ± standard error over ensembles that share no network."
         )
         figures.append(
-            _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
+            _figure(
+                "Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves, group.seeds)
+            )
         )
     if group.compared("base") and group.compared("t2"):
         caption = (

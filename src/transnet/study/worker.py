@@ -46,7 +46,7 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
         os.dup2(file.fileno(), 2)
     os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A fork server's child would start a server of its own for its workers, and that one has imported nothing.
+    # Its data workers start by Python's default, as those of a run alone do, not by a fork server of their own.
     multiprocessing.set_start_method(None, force=True)
     import torch
 

@@ -67,9 +67,8 @@ class TrainConfig:
     """Weight of a penalty on kernels that rotations by 90° change (see `transnet invariance`)."""
     distillation: float = 0.0
     """Weight of a term that teaches the identity head what all heads together say."""
-    transform_weight: float = 0.0
-    """Weight of a term by which the heads also tell which transform a copy went through; 1: self-supervised label
-    augmentation."""
+    label_augmentation: float = 0.0
+    """Weight of a term by which the heads also tell the transforms apart: 1 is self-supervised label augmentation."""
     heads: Literal["separate", "shared"] = "separate"
     """shared: one head under all transforms (the paper's "Algorithm only")."""
     bn: Literal["joint", "separate"] = "joint"
@@ -126,7 +125,7 @@ class TrainConfig:
         for name, low in least.items():
             if getattr(self, name) is not None and getattr(self, name) < low:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
-        weights = ("weight_decay", "invariance_weight", "distillation", "transform_weight")
+        weights = ("weight_decay", "invariance_weight", "distillation", "label_augmentation")
         for name in ("lr", "mixup", "cutmix", "checkpoint_every", *weights):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more is needed")

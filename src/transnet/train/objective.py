@@ -36,15 +36,14 @@ Term = Callable[[Said, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """Weighted terms, called on what the network said and the targets.
-
-    Attributes:
-        terms: each with its weight.
-        across: whether a term needs every head on every copy.
-    """
+    """Weighted terms, called on what the network said and the targets."""
 
     terms: tuple[tuple[float, Term], ...]
-    across: bool = False
+
+    @property
+    def across(self) -> bool:
+        """Whether a term needs every head on every copy."""
+        return any(term is transforms_told for _, term in self.terms)
 
     def __call__(self, said: Said, y: Tensor) -> Tensor:
         """The value to differentiate."""
@@ -77,7 +76,7 @@ def distillation(student: int) -> Term:
     """Teach one head what all of them say together: the divergence of its probabilities from those of their mean.
 
     The mean is held fixed, so that it does not come down to the student. Self-supervised label augmentation (Lee et
-    al., 2020) makes a single classifier out of its many in this way.
+    al., 2020) teaches one more classifier in this way, for prediction in a single pass.
     """
 
     def term(said: Said, _y: Tensor) -> Tensor:
@@ -87,12 +86,12 @@ def distillation(student: int) -> Term:
     return term
 
 
-def transform_told(said: Said, _y: Tensor) -> Tensor:
+def transforms_told(said: Said, _y: Tensor) -> Tensor:
     """−log p(t | t(x)): which transform a copy went through is told by which head its scores are highest under.
 
     Where one softmax goes over all pairs of class and head, that is the loss of the pair (y, t) less the loss of y
     alone. So with weight 1 the sum with `cross_entropy` is self-supervised label augmentation (Lee et al., 2020), and
-    with weight 0 TransNet.
+    with weight 0 TransNet. Label smoothing, where there is any, goes over the classes of the copy's own transform.
     """
     assert said.across is not None
     per_head = said.across.logsumexp(-1)  # (B, m, m)
@@ -109,11 +108,11 @@ def objective_of(config: TrainConfig) -> Objective:
         if "r0" not in names or len(names) < 2:
             raise ConfigError("--distillation: the identity head r0 learns from others; --transforms r0,r1 has both")
         terms.append((config.distillation, distillation(names.index("r0"))))
-    if config.transform_weight:
+    if config.label_augmentation:
         if config.heads == "shared" or len(set(names)) < max(len(names), 2):
             raise ConfigError(
-                "--transform-weight: a copy's transform is told by its head; that takes separate heads of different "
+                "--label-augmentation: a copy's transform is told by its head; that takes separate heads of different "
                 "transforms, such as --transforms r0,r1"
             )
-        terms.append((config.transform_weight, transform_told))
-    return Objective(tuple(terms), across=bool(config.transform_weight))
+        terms.append((config.label_augmentation, transforms_told))
+    return Objective(tuple(terms))

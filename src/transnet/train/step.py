@@ -171,7 +171,7 @@ class Step:
         m = len(net.transforms)
         self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
         self.module = module or net  # what is called: the network, or DDP around it
-        self.classes, self.autocast = classes, autocast
+        self.classes, self.autocast, self.across = classes, autocast, objective.across
         self.rates = rates.to(device)
         self.done = torch.zeros(1, dtype=torch.int64, device=device)  # steps of the whole run
         rate = optimizer.param_groups[0]["lr"]
@@ -229,12 +229,11 @@ class Step:
         target = y
         if self.feed.mixes:
             x, target = mix(x, y, self.feed.mix[self.feed.at][0], self.classes)
-        across = self.objective.across
         with self.autocast():
-            logits = self.module(x, across=True) if across else self.module(x)
+            logits = self.module(x, across=True) if self.across else self.module(x)
         logits = logits.float()
         said = Said(self.net, logits)
-        if across:
+        if self.across:
             said = Said(self.net, logits.diagonal(dim1=1, dim2=2).mT, logits)
         loss = self.objective(said, target)
         with torch.no_grad():

@@ -2,7 +2,7 @@
 
 m base networks, m pruned T2, and one Tm with all its heads each take m passes. Ensembles of one size share no network,
 so that the standard error over them is one of independent values. None reaches beyond a block of four seeds (0…3,
-4…7, …): a study in stretches needs the weights of no more than these at once.
+4…7, …): further seeds add ensembles and change none.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from transnet.measure.evaluate import ensemble_entry
+from transnet.study.answers import Answers
 from transnet.study.finished import FinishedRun, Group
-from transnet.study.plan import MEMBERS
+from transnet.study.plan import MEMBERS, MEMBERS_OF
 from transnet.train.evaluation import Outputs
-
-_CURVES = {"base": "base", "PT2": "t2"}  # of networks that share nothing, with their kind of run
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Ensemble:
 def ensembles_of(group: Group) -> list[Ensemble]:
     """All ensembles of a group's finished runs, curve by curve, the smallest first."""
     found = []
-    for curve, kind in _CURVES.items():
+    for curve, kind in MEMBERS_OF.items():
         runs = {run.seed: run for run in group.runs.get(kind, ())}
         for m in range(1, MEMBERS + 1):
             for block in range(0, max(runs, default=-1) + 1, MEMBERS):
@@ -49,18 +48,16 @@ def ensembles_of(group: Group) -> list[Ensemble]:
     return found
 
 
-def scores_of(ensemble: Ensemble, outputs: Sequence[Outputs]) -> dict[str, Any]:
-    """An ensemble's accuracy, loss, calibration error, disagreement and passes, by the runs' protocol.
+def of_members(members: Sequence[Answers]) -> dict[str, Any]:
+    """Accuracy, loss, calibration error, disagreement and passes of several networks' mean."""
+    passes = sum(member.passes for member in members)
+    return ensemble_entry([member.logits for member in members], members[0].labels, passes=passes)
 
-    Args:
-        ensemble: of these members.
-        outputs: each member's.
-    """
-    if ensemble.curve == "Tm":
-        heads = list(torch.unbind(outputs[0].views[-1], 1))
-    else:
-        heads = [member.views[-1][:, member.transforms.index("r0")] for member in outputs]
-    return ensemble_entry(heads, outputs[0].labels, passes=len(heads) * len(outputs[0].views))
+
+def of_heads(said: Outputs) -> dict[str, Any]:
+    """The same of all heads of one network, by its run's protocol."""
+    heads = list(torch.unbind(said.views[-1], 1))
+    return ensemble_entry(heads, said.labels, passes=len(heads) * len(said.views))
 
 
 def known_of(ensemble: Ensemble) -> dict[str, Any] | None:
@@ -79,7 +76,7 @@ def curves_of(measured: Sequence[tuple[Ensemble, dict[str, Any]]]) -> dict[str, 
         ``seeds`` of each.
     """
     curves: dict[str, list[dict[str, Any]]] = {}
-    for curve in (*_CURVES, "Tm"):
+    for curve in (*MEMBERS_OF, "Tm"):
         curves[curve] = []
         for m in range(1, MEMBERS + 1):
             there = [(one, entry) for one, entry in measured if (one.curve, one.instances) == (curve, m)]

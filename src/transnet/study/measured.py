@@ -3,27 +3,28 @@
 OUT/measured/<group>.json    the ensembles of Fig. 3 and the kernels of Figs. 5 and 6, part by part
 
 A part is one ensemble, or one run's kernels. It is kept with the marks of its runs and holds while these are the same,
-whether their weights are still there or not. So a study can be trained in stretches, on machines that keep no weights;
-what could be measured in none of them is left out, and so are ensembles where the data is not there.
+whether their weights are still there or not. So a study can be trained in stretches, on machines that keep no weights
+(`transnet.study.answers` has what ensembles across stretches need). What could be measured in none of them is left out.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
 from transnet.data import DataError, DataSet
 from transnet.invariance import ROTATIONS, Measure, kernels
-from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, scores_of
+from transnet.study.answers import Answers, keep_answers, kept_answers
+from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, of_heads, of_members
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.kernels import score_kernels
 from transnet.study.plan import BY_HEADS, KINDS
 from transnet.train.checkpoint import write_atomically
 from transnet.train.description import read_json
-from transnet.train.evaluation import Outputs, collect, own_data
+from transnet.train.evaluation import collect, own_data
 from transnet.train.progress import say
-from transnet.train.run import load
+from transnet.train.run import Run, load
 
 SCHEMA = 3
 
@@ -39,13 +40,10 @@ class Measured:
         self.parts: dict[str, Any] = before.get("parts", {}) if before.get("schema") == SCHEMA else {}
 
     def part(self, name: str, runs: Sequence[FinishedRun], measure: Callable[[], Found | None]) -> Found | None:
-        """What was measured of these runs before, or else is now; None where it cannot be, for want of weights or data.
-
-        ``measure`` returns None for want of data.
-        """
+        """What was measured of these runs before, or else is now; None where ``measure`` says that it cannot be."""
         marks = {run.name: run.mark for run in runs}
         if name not in self.parts or self.parts[name]["runs"] != marks:
-            if not all(run.has_weights for run in runs) or (new := measure()) is None:
+            if (new := measure()) is None:
                 return None
             self.parts[name] = {"runs": marks, "found": new}
             # At once: the machine's time may end before everything is measured.
@@ -75,22 +73,25 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
             return None
 
     @cache
-    def outputs(path: Path) -> Outputs:
-        return collect(path, data=opened(), device=device)
+    def answers(path: Path, mark: str) -> Answers | None:
+        kept = kept_answers(path, mark)
+        return kept if kept or not (data := to_ask(path)) else keep_answers(path, data, device=device)
 
-    def scores(ensemble: Ensemble) -> Found | None:
-        members = ensemble.members
-        return measured.part(
-            ensemble.name,
-            members,
-            lambda: scores_of(ensemble, [outputs(run.path) for run in members]) if opened() else None,
-        )
+    def to_ask(path: Path) -> DataSet | None:
+        return opened() if Run(path).model.exists() else None
+
+    def ensemble(one: Ensemble) -> Found | None:
+        first = one.members[0].path
+        if one.curve == "Tm" and one.instances > 1:
+            return of_heads(collect(first, data=data, device=device)) if (data := to_ask(first)) else None
+        said = [answers(run.path, run.mark) for run in one.members]
+        return of_members([each for each in said if each]) if all(said) else None
 
     def kernels_of(run: FinishedRun) -> Found | None:
-        return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run))
+        return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run) if run.has_weights else None)
 
     compared = [run for kind in BY_HEADS for run in group.compared(kind)]
-    ensembles = [(one, scores(one)) for one in ensembles_of(group)]
+    ensembles = [(one, measured.part(one.name, one.members, partial(ensemble, one))) for one in ensembles_of(group)]
     if any(entry for _, entry in ensembles):  # then what is known of the others stands beside them
         ensembles = [(one, entry or known_of(one)) for one, entry in ensembles]
     return {

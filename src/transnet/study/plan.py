@@ -61,7 +61,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "generalization": BY_HEADS + EQUAL,
     "invariance": BY_HEADS,
 }
-MEMBERS = 4  # the largest ensemble of Fig. 3: so many base and T2 runs it needs
+MEMBERS = 4  # the largest ensemble of Fig. 3: so many runs it needs of each kind whose networks join in one
+MEMBERS_OF = {"base": "base", "PT2": "t2"}  # what the figure calls them, and their kind of run
 _NAME = re.compile(rf"(?P<group>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
 
 
@@ -146,7 +147,7 @@ def plan(study: Study) -> list[PlannedRun]:
     wanted: set[tuple[int, str]] = set()
     for target in study.targets:
         for kind in TARGETS[target]:
-            least = MEMBERS if target == "ensembles" and kind in ("base", "t2") else 1
+            least = MEMBERS if target == "ensembles" and kind in MEMBERS_OF.values() else 1
             wanted |= {(seed, kind) for seed in range(max(study.seeds, least))}
     order = sorted(wanted, key=lambda run: (run[0], -KINDS[run[1]].cost, run[1]))
     runs = [

@@ -21,10 +21,19 @@ def train_alone(config: TrainConfig, data: str, at_once: int = 1) -> dict[str, A
 
     A process that was given up, because its machine seemed dead, may still be writing: two must never share a folder.
     """
+    from transnet.study.answers import is_member, keep_answers
+    from transnet.train.evaluation import own_data
     from transnet.train.loop import train
 
-    with _lock(Path(config.out)):
-        return train(config, data=data, quiet=True, at_once=at_once)
+    folder = Path(config.out)
+    with _lock(folder):
+        result = train(config, data=data, quiet=True, at_once=at_once)
+        if is_member(folder):
+            try:
+                keep_answers(folder, own_data(folder, at=data), device=config.device)
+            except (ValueError, OSError) as error:  # the run is finished all the same; the report tries again
+                print(f"{folder.name}: what it says of the test images could not be kept: {error}", file=sys.stderr)
+    return result
 
 
 def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str], threads: int, at_once: int) -> None:

@@ -21,6 +21,7 @@ from transnet.study.execute import Here, execute
 from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.reproduce import reproduce
+from transnet.study.worker import TOLD
 from transnet.train.run import Run
 
 SETTINGS = {"data": "digits", "seeds": 1, "train_fraction": 0.1, "device": "cpu"}
@@ -158,6 +159,20 @@ def test_a_run_that_is_stopped_before_it_trains_has_not_failed(tmp_path: Path) -
     assert study.returncode == 1
     assert b"failed" not in said
     assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
+
+
+def test_a_run_that_is_told_to_stop_as_its_process_begins_ends_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = Study("invariance", epochs=1, out=str(tmp_path), jobs=4, **SETTINGS)  # type: ignore[arg-type]
+    place = Here(study)
+    for run in plan(study):
+        assert place.start(run)
+        os.kill(place._running[run.name].process.pid or 0, signal.SIGINT)  # before the process's own code listens
+    place.stop()
+    assert place.ended() == [(run.name, TOLD) for run in plan(study)]
+    place.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("model", ["resnet8-small", "resnet20-small"])  # steps of milliseconds, and longer ones

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
@@ -217,16 +217,20 @@ class Here:
 
 
 def _start_server() -> None:
-    """Start the process that forks the runs' such that it ignores SIGTERM.
+    """Start the process that forks the runs' such that it ignores SIGTERM, and they wait with SIGINT until they listen.
 
-    A scheduler sends that to all processes of a job. The runs save and end; this one must live to tell how they ended.
+    A scheduler sends SIGTERM to all processes of a job. The runs save and end; this one must live to tell how they
+    ended. And a run that is told to stop before its own code begins would otherwise end with a traceback.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is ignored stays ignored in a new program
+    resource_tracker.ensure_running()  # else it is started along, and lets SIGINT through again
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is ignored or blocked stays so in a new program
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGTERM, before)
 
 

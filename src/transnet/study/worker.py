@@ -49,6 +49,7 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the process that forked this one ignores it
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it trains: to be stopped earlier is no failure
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it may have come while the process began
     os.setsid()  # Ctrl-C in the terminal reaches the study alone, which asks each run once
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)

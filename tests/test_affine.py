@@ -1,5 +1,7 @@
 """Batch norm of a compiled step by one scale and one shift: the same values and gradients, fewer tensors read."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -23,6 +25,12 @@ def mixed_signs(model: nn.Module) -> nn.Module:
 def resnet8() -> nn.Module:
     torch.manual_seed(0)
     return mixed_signs(backbones.create("resnet8-small", num_classes=10, in_channels=3))
+
+
+def wide10() -> nn.Module:
+    """Batch norm and ReLU before the convolutions instead of behind them."""
+    torch.manual_seed(0)
+    return mixed_signs(backbones._wide_resnet(10, 1, num_classes=10, in_channels=3))
 
 
 def saved_relus_as_masks(graphs: Graphs) -> int:
@@ -62,13 +70,22 @@ def test_loss_gradients_and_running_statistics_stay(residual: bool, masks: int) 
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: name + text)
 
 
-def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph() -> None:
-    net = TransNet(resnet8(), ("r0", "r1")).train()
+@pytest.mark.parametrize(
+    ("model", "norms"),
+    [
+        (resnet8, 9),  # the stem's, two in each of three blocks and two on their shortcuts
+        (wide10, 7),  # two in each of three blocks, and the last
+    ],
+)
+def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph(
+    model: Callable[[], nn.Module], norms: int
+) -> None:
+    net = TransNet(model(), ("r0", "r1")).train()
     truth, plain = run(net, images(), Graphs(None)), run(net, images(), Graphs(None), mixed=True)
     graphs = Graphs(Rewrite())
     found = run(net, images(), graphs, mixed=True)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.norms == 9  # the stem's, two in each of three blocks and two on their shortcuts
+    assert graphs.rewrite.norms == norms
     gradients = [name for name, _ in net.named_parameters()]
 
     def error(values: dict[str, Tensor]) -> Tensor:

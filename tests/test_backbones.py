@@ -15,6 +15,7 @@ from transnet import TransNet, backbones
 
 ARCHITECTURES = [
     "resnet18-cifar",
+    "wrn16-4-cifar",
     "resnet8-small",
     "timm:resnet18",
     "timm:resnext50_32x4d",
@@ -50,7 +51,7 @@ ARCHITECTURES = [
     "torchvision:regnet_y_400mf",
     "torchvision:swin_t",
 ]
-SIDE = {"resnet18-cifar": 16, "resnet8-small": 8, "timm:swin_tiny_patch4_window7_224": 224}
+SIDE = {"resnet18-cifar": 16, "wrn16-4-cifar": 16, "resnet8-small": 8, "timm:swin_tiny_patch4_window7_224": 224}
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -108,6 +109,12 @@ def test_cifar_resnet18_has_seventeen_3x3_convolutions_at_full_resolution():
     model.layer1.register_forward_hook(lambda m, a, o: shapes.append(o.shape[-2:]))
     model(torch.randn(1, 3, 32, 32))
     assert shapes == [(32, 32)]
+
+
+@pytest.mark.parametrize(("name", "millions"), [("wrn16-8-cifar", 11.0), ("wrn28-10-cifar", 36.5)])
+def test_wide_resnets_have_the_parameters_of_their_paper(name, millions):
+    model = backbones.create(name, num_classes=10)
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions
 
 
 @pytest.mark.parametrize(

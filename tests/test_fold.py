@@ -14,7 +14,7 @@ from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
 from torch import nn
 from torch.nn import functional as F
 
-from transnet import d4
+from transnet import backbones, d4
 from transnet.fold import fold
 from transnet.fold_layers import Folded, FoldedUncompiledCalls
 
@@ -100,6 +100,13 @@ def test_small_grid_of_architectures_is_exact(name):
     model = seeded(lambda: architecture(name)).double()
     assert max(error(model, t, 64) for t in ("r1", "m2")) <= 1e-12
     assert max(error(model, t, 45) for t in ("r2", "r3")) <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["resnet18-cifar", "wrn16-4-cifar", "resnet8-small"])
+def test_networks_for_small_images_are_exact(name):
+    model = seeded(lambda: backbones.create(name, num_classes=7)).double()
+    assert max(error(model, t, 16) for t in ("r1", "m2")) <= 1e-12
+    assert max(error(model, t, 19) for t in ("r2", "r3")) <= 1e-12
 
 
 @pytest.mark.slow

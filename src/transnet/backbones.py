@@ -1,6 +1,7 @@
 """Names of backbones → models.
 
     resnet18-cifar resnet34-cifar resnet50-cifar     ResNets for 32×32: 3×3 stem, no max-pool
+    wrn16-4-cifar wrn16-8-cifar wrn28-10-cifar       wide ResNets for 32×32: stronger, and several times as slow
     resnet8-small resnet14-small resnet20-small      for 8×8 to 28×28: seconds on a CPU
     timm:NAME  torchvision:NAME                      anything those libraries have
 
@@ -15,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 _CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
+_WIDE = {f"wrn{depth}-{width}-cifar": (depth, width) for depth, width in ((16, 4), (16, 8), (28, 10))}
 _SMALL = {"resnet8-small": 1, "resnet14-small": 2, "resnet20-small": 3}
-NAMES = (*_CIFAR, *_SMALL)
+NAMES = (*_CIFAR, *_WIDE, *_SMALL)
 
 
 def create(
@@ -59,6 +61,8 @@ def create(
         raise ValueError(f"model: {name} has no pretrained weights; timm:NAME and torchvision:NAME have")
     if name in _CIFAR:
         return _cifar_resnet(_CIFAR[name], num_classes, in_channels)
+    if name in _WIDE:
+        return _wide_resnet(*_WIDE[name], num_classes, in_channels)
     return _small_resnet(_SMALL[name], num_classes, in_channels)
 
 
@@ -90,6 +94,44 @@ def _small_resnet(blocks: int, num_classes: int, in_channels: int) -> nn.Module:
                 shortcut = nn.Sequential(convolution, nn.BatchNorm2d(planes))
             layers[f"layer{stage}_{block}"] = BasicBlock(width, planes, stride, shortcut)
             width = planes
+    return _classifier(layers, width, num_classes)
+
+
+class WideBlock(nn.Module):
+    """Two 3×3 convolutions, each after batch norm and ReLU, beside a shortcut."""
+
+    def __init__(self, width: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.bn1, self.relu1 = nn.BatchNorm2d(width), nn.ReLU()
+        self.conv1 = nn.Conv2d(width, planes, 3, stride, padding=1, bias=False)
+        self.bn2, self.relu2 = nn.BatchNorm2d(planes), nn.ReLU()
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.shortcut = nn.Conv2d(width, planes, 1, stride, bias=False) if width != planes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Where the width changes, the shortcut too begins after batch norm and ReLU."""
+        y = self.relu1(self.bn1(x))
+        if self.shortcut is not None:
+            x = self.shortcut(y)
+        return x + self.conv2(self.relu2(self.bn2(self.conv1(y))))
+
+
+def _wide_resnet(depth: int, factor: int, num_classes: int, in_channels: int) -> nn.Module:
+    """The 6n+4 layers of Zagoruyko and Komodakis (2016), widths 16, 32, 64 times ``factor``, without dropout."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))
+    width = 16
+    for stage in range(3):
+        planes = 16 * 2**stage * factor
+        for block in range((depth - 4) // 6):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers[f"layer{stage + 1}_{block}"] = WideBlock(width, planes, stride)
+            width = planes
+    layers["bn1"], layers["relu"] = nn.BatchNorm2d(width), nn.ReLU()
+    return _classifier(layers, width, num_classes)
+
+
+def _classifier(layers: OrderedDict[str, nn.Module], width: int, num_classes: int) -> nn.Module:
+    """Layers with a mean over positions and a linear layer behind them, convolutions initialised for ReLU."""
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
     layers["fc"] = nn.Linear(width, num_classes)

@@ -12,7 +12,7 @@ from transnet.data import DataError
 from transnet.study.answers import kept_answers
 from transnet.study.finished import FinishedRun, Group, read_folder
 from transnet.study.measured import Measured, measure
-from transnet.study.plan import Study
+from transnet.study.plan import Study, plan
 from transnet.study.report import write_report
 from transnet.study.reproduce import reproduce
 from transnet.train.run import Run
@@ -95,6 +95,29 @@ def test_without_answers_only_ensembles_whose_members_share_a_stretch_are_there(
     assert found == {"base": expected["base"][:3], "PT2": expected["PT2"][:2], "Tm": expected["Tm"]}
     write_report(copy)
     assert "m PT2, n = 4 2<" in (copy / "report.html").read_text()
+
+
+def planned(out: Path) -> set[str]:
+    """What `reproduce ensembles` would train."""
+    study = Study("ensembles", data="digits", seeds=2, epochs=1, train_fraction=0.1, device="cpu", out=str(out))
+    return {run.name for run in plan(study) if not Run(run.config.out).finished}
+
+
+def test_ensembles_take_further_seeds_only_where_members_can_not_be_had(small_study: Path, tmp_path: Path) -> None:
+    further = {f"digits-fast-{kind}-s{seed}" for kind in ("base", "t2") for seed in range(4, 8)}
+    assert planned(small_study) == set()
+    copy = moved(small_study, tmp_path / "copy")
+    assert planned(copy) == set()
+    shutil.rmtree(copy / "measured" / "answers")
+    assert planned(copy) == set()  # all of them were averaged before
+    (file,) = (copy / "measured").glob("*.json")
+    file.unlink()
+    assert planned(copy) == further  # weights, answers and ensembles are gone
+    shutil.rmtree(copy / "runs" / "digits-fast-base-s2")
+    assert planned(copy) == further
+    for path in (copy / "runs").glob("*-s[0123]"):
+        shutil.copy(small_study / "runs" / path.name / "model.safetensors", path)
+    assert planned(copy) == {"digits-fast-base-s2"}
 
 
 def test_a_run_keeps_its_answers_as_soon_as_it_has_trained(stretches: Path) -> None:

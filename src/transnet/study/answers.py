@@ -40,6 +40,14 @@ def is_member(run: Path) -> bool:
     return found is not None and found[1] in MEMBERS_OF.values()
 
 
+def can_answer(run: Path) -> bool:
+    """Whether what a run's network says can be had: it is yet to be trained, has its weights, or said it before."""
+    folder = Run(run)
+    if not folder.finished or folder.model.exists():
+        return True
+    return kept_answers(run, folder.read_result().get("model_sha256", "")) is not None
+
+
 def keep_answers(run: Path, data: DataSet, *, device: str = "auto") -> Answers:
     """Ask a finished run's network, and write down what it says.
 

@@ -29,7 +29,12 @@ class Ensemble:
     @property
     def name(self) -> str:
         """What sets it apart from all others of its group."""
-        return f"{self.curve}: {' + '.join(run.name for run in self.members)}"
+        return name_of(self.curve, [run.name for run in self.members])
+
+
+def name_of(curve: str, members: Sequence[str]) -> str:
+    """The name of the ensemble of a curve that runs of these names make."""
+    return f"{curve}: {' + '.join(members)}"
 
 
 def ensembles_of(group: Group) -> list[Ensemble]:

@@ -16,7 +16,7 @@ from typing import Any, get_args
 from transnet.data import DataError, DataSet
 from transnet.invariance import ROTATIONS, Measure, kernels
 from transnet.study.answers import Answers, keep_answers, kept_answers
-from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, of_heads, of_members
+from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, name_of, of_heads, of_members
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.kernels import score_kernels
 from transnet.study.plan import BY_HEADS, KINDS
@@ -53,6 +53,15 @@ class Measured:
         return found
 
 
+def was_measured(out: Path, group: str, curve: str, members: Sequence[str]) -> bool:
+    """Whether the ensemble of these runs was measured before."""
+    return name_of(curve, members) in Measured(_file(out, group)).parts
+
+
+def _file(out: Path, group: str) -> Path:
+    return out / "measured" / f"{group}.json"
+
+
 def measure(group: Group, out: Path, *, data: str | None = None, device: str = "auto") -> dict[str, Any]:
     """``{"ensembles": …, "invariance": … | None}`` of a group, for the figures; only what is new is measured.
 
@@ -62,7 +71,7 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
         data: where the data lies, where its name does not find it.
         device: where the networks run.
     """
-    measured = Measured(out / "measured" / f"{group.name}.json")
+    measured = Measured(_file(out, group.name))
 
     @cache
     def opened() -> DataSet | None:

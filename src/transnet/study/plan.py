@@ -8,6 +8,7 @@ only more folders. A run knows its data by name, not by place: a study can go on
 
 import re
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -81,7 +82,7 @@ class Study:
     data: str = "cifar100"
     """A data set's name, a folder or an .npz file, as for `transnet train`."""
     seeds: int = 3
-    """Runs of each kind, seeds 0…N−1. Ensembles take at least four of base and T2."""
+    """Runs of each kind, seeds 0…N−1. Ensembles take four of base and T2, further seeds where weights are gone."""
     epochs: int | None = None
     """Of the base; the equal-compute base trains 2, 3 and 4 times as long. None: the recipe's."""
     recipe: Literal["fast", "paper"] = "fast"
@@ -144,19 +145,40 @@ def plan(study: Study) -> list[PlannedRun]:
     Raises:
         ConfigError: where the folder holds runs of that name with other settings.
     """
-    wanted: set[tuple[int, str]] = set()
-    for target in study.targets:
-        for kind in TARGETS[target]:
-            least = MEMBERS if target == "ensembles" and kind in MEMBERS_OF.values() else 1
-            wanted |= {(seed, kind) for seed in range(max(study.seeds, least))}
+    wanted = {(seed, kind) for target in study.targets for kind in TARGETS[target] for seed in range(study.seeds)}
+    if "ensembles" in study.targets:
+        wanted |= {(seed, kind) for seed in _members(study) for kind in MEMBERS_OF.values()}
     order = sorted(wanted, key=lambda run: (run[0], -KINDS[run[1]].cost, run[1]))
     runs = [
-        PlannedRun(f"{study.group}-{kind}-s{seed}", kind, seed, _config(study, kind, seed), study.data)
-        for seed, kind in order
+        PlannedRun(_name(study, kind, seed), kind, seed, _config(study, kind, seed), study.data) for seed, kind in order
     ]
     for run in runs:
         _check_settings(run)
     return runs
+
+
+def _name(study: Study, kind: str, seed: int) -> str:
+    return f"{study.group}-{kind}-s{seed}"
+
+
+def _members(study: Study) -> range:
+    """The seeds of the networks that join in ensembles: the first four whose outputs can be had, or were averaged.
+
+    Of a study in stretches, runs may be finished whose weights are gone and which nobody asked before.
+    """
+    from transnet.study.answers import can_answer
+    from transnet.study.measured import was_measured
+
+    runs = Path(study.out) / "runs"
+    for first in count(0, MEMBERS):
+        seeds = range(first, first + MEMBERS)
+        names = {curve: [_name(study, kind, seed) for seed in seeds] for curve, kind in MEMBERS_OF.items()}
+        if all(
+            was_measured(Path(study.out), study.group, curve, members) or all(can_answer(runs / one) for one in members)
+            for curve, members in names.items()
+        ):
+            break
+    return seeds
 
 
 def parse_name(name: str) -> tuple[str, str, int] | None:
@@ -169,7 +191,7 @@ def _config(study: Study, kind: str, seed: int) -> TrainConfig:
     settings: dict[str, Any] = recipes.settings(study.recipe, study.data)
     epochs = study.epochs or settings.get("epochs") or TrainConfig.epochs
     how = KINDS[kind]
-    out = Path(study.out) / "runs" / f"{study.group}-{kind}-s{seed}"
+    out = Path(study.out) / "runs" / _name(study, kind, seed)
     return from_dict(
         {
             **settings,

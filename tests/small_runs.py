@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,23 @@ def command(*words: Any, **options: Any) -> "subprocess.Popen[str]":
         [sys.executable, *map(str, words)], env=environment(), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, **options,
     )  # fmt: skip
+
+
+def wait_for(condition: Any, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.05)
+
+
+def workers(out: Path) -> list[int]:
+    """Processes that hold a file of the study open."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            held = [os.readlink(link) for link in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if int(process.name) != os.getpid() and any(str(out) in link for link in held):
+            found.append(int(process.name))
+    return found

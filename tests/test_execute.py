@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from data_files import class_folder
+from small_runs import wait_for, workers
 from transnet.data import DataError
 from transnet.data.parallel import workers_for
 from transnet.study.execute import Here, execute
@@ -40,28 +41,8 @@ def begin(out: Path, *more: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
 
-def wait_for(condition: Any, seconds: float = 90) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.05)
-
-
 def lines(path: Path) -> list[dict[str, Any]]:
     return Run(path).read_metrics()
-
-
-def workers(out: Path) -> list[int]:
-    """Processes that hold a file of the study open."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            held = [os.readlink(link) for link in (process / "fd").iterdir()]
-        except OSError:
-            continue
-        if int(process.name) != os.getpid() and any(str(out) in link for link in held):
-            found.append(int(process.name))
-    return found
 
 
 def test_a_study_finds_what_single_runs_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:

@@ -180,6 +180,32 @@ def add_constant_of_shape(proto):
     proto.graph.output.append(helper.make_tensor_value_info("hostile", TensorProto.FLOAT, None))
 
 
+def add_growing_constant(proto):
+    """A size that the file does not state: the batch's, many times over."""
+    numbers = {"start": [0], "end": [1], "factor": [2**40]}
+    proto.graph.initializer.extend(helper.make_tensor(n, TensorProto.INT64, [1], v) for n, v in numbers.items())
+    proto.graph.node.extend(
+        [
+            helper.make_node("Shape", ["images"], ["shape"]),
+            helper.make_node("Slice", ["shape", "start", "end"], ["batch"]),
+            helper.make_node("Mul", ["batch", "factor"], ["sides"]),
+            helper.make_node("ConstantOfShape", ["sides"], ["hostile"]),
+        ]
+    )
+    proto.graph.output.append(helper.make_tensor_value_info("hostile", TensorProto.FLOAT, [1]))
+
+
+def add_sparse_constant(proto):
+    """Whose values lie in another file."""
+    values = helper.make_tensor("values", TensorProto.FLOAT, [2], [0.0, 0.0])
+    values.ClearField("float_data")
+    values.data_location = TensorProto.EXTERNAL
+    values.external_data.append(onnx.StringStringEntryProto(key="location", value="secret.bin"))
+    indices = helper.make_tensor("indices", TensorProto.INT64, [2], [0, 1])
+    sparse = helper.make_sparse_tensor(values, indices, [2])
+    proto.graph.node.append(helper.make_node("Constant", [], ["hostile"], sparse_value=sparse))
+
+
 def add_subgraph(proto):
     body = helper.make_graph([], "body", [], [])
     proto.graph.node.append(helper.make_node("If", ["images"], ["hostile"], then_branch=body, else_branch=body))
@@ -303,6 +329,8 @@ FILES = {
     "weights in a system file": (external("/etc/passwd"), "lies in another file"),
     "weights above the folder": (external("../../secret"), "lies in another file"),
     "a terabyte of constants": (graph(add_constant_of_shape), "claims 1048576×1048576 values"),
+    "a terabyte for each image": (graph(add_growing_constant), "claims 1099511627776 values"),
+    "a sparse constant in another file": (graph(add_sparse_constant), "has a sparse tensor inside"),
     "a graph inside the graph": (graph(add_subgraph), "has a graph inside"),
     "an operator that reads a file": (graph(add_context_node), "only ONNX's own are run"),
     "functions of its own": (graph(add_function), "functions of its own"),

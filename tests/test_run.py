@@ -192,6 +192,22 @@ def test_changed_settings_are_refused_with_their_names(data: Path, tmp_path: Pat
     assert "--seed" not in str(caught.value)
 
 
+def test_seconds_and_commit_are_those_of_all_processes_that_went_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    monkeypatch.setenv("TRANSNET_COMMIT", "first")
+    stopped_run(data, out, step=4, epochs=2)
+    *_, state = sorted((out / "state").iterdir())
+    before = json.loads((state / "state.json").read_text())["took"]
+    monkeypatch.setenv("TRANSNET_COMMIT", "second")
+    result = run(data, out, plain(), epochs=2, resume=True)
+    assert result["commit"] == "first"
+    assert result["seconds"] > before["all"] > 0
+    for part in ("prepare", "train", "evaluate"):
+        assert result[f"{part}_seconds"] > before[part] > 0
+
+
 def test_changed_data_are_refused(tmp_path: Path) -> None:
     file = images_file(tmp_path / "x.npz", n=60, test=6)
     stopped_run(file, tmp_path / "run", step=3)

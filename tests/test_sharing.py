@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from transnet.study import execute, sharing
 from transnet.study.execute import Here
@@ -175,6 +176,41 @@ def test_one_at_once_needs_no_service(two_gpus: object, control: Path, tmp_path:
     assert place.places == 2
     place.close()
     assert not control.exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU that is there can be had")
+def test_a_gpu_that_cannot_be_had_is_an_error_and_not_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_gpus", lambda device: ["0"])  # as if this process had seen one
+    study = study_of(tmp_path, jobs=1)
+    outcome = execute.execute(plan(study)[-1:], Here(study), quiet=True)
+    assert list(outcome.failed) == ["digits-fast-base-s0"]
+    assert "no CUDA device" in outcome.failed["digits-fast-base-s0"]
+
+
+def test_a_run_has_not_trained_before_its_first_epoch(tmp_path: Path) -> None:
+    run = plan(study_of(tmp_path))[-1]
+    metrics = Run(run.config.out)
+    running = execute._Running(run, None, 0, time.time())  # type: ignore[arg-type]
+    metrics.path.mkdir(parents=True)
+    metrics.keep_metrics(0)
+    assert not running.has_trained
+    metrics.metrics.write_text('{"epoch": 1}\n{"epoch": 2}\n')
+    os.utime(metrics.metrics, (1, 1))  # by a process before this one
+    metrics.keep_metrics(2)
+    assert not running.has_trained
+    metrics.add_metrics({"epoch": 3})
+    assert running.has_trained
+
+
+@pytest.mark.parametrize(("visible", "there"), [("0,1", True), ("GPU-1b2c", True), ("1", False), ("2,3", False)])
+def test_the_service_is_not_started_where_it_would_count_the_gpus_anew(
+    control: Path, monkeypatch: pytest.MonkeyPatch, visible: str, there: bool
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    service = sharing.start_service()
+    assert (service is not None) == there
+    if service:
+        service.close()
 
 
 def test_a_study_s_runs_say_how_many_there_were_at_once(tmp_path: Path) -> None:

@@ -52,11 +52,12 @@ class TransNetModule(lightning.LightningModule):
         """Loss and accuracy, full and pruned."""
         x, y = batch
         logits = self.net(x)
-        self.log("val_loss", heads_loss(logits, y), batch_size=len(x))
-        self.log("val_accuracy", _accuracy(logits.mean(1), y), prog_bar=True, batch_size=len(x))
+        # Over all processes: a callback that keeps the best checkpoint must not go by one process's share.
+        self.log("val_loss", heads_loss(logits, y), batch_size=len(x), sync_dist=True)
+        self.log("val_accuracy", _accuracy(logits.mean(1), y), prog_bar=True, batch_size=len(x), sync_dist=True)
         if "r0" in self.net.transforms:
             head = logits[:, self.net.transforms.index("r0")]
-            self.log("val_accuracy_pruned", _accuracy(head, y), prog_bar=True, batch_size=len(x))
+            self.log("val_accuracy_pruned", _accuracy(head, y), prog_bar=True, batch_size=len(x), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         """What ``optimizer`` makes."""

@@ -120,16 +120,18 @@ def _check_graph(proto: Any, path: Path, onnx: Any) -> None:
         if node.domain not in _DOMAINS:
             raise ConfigError(f"{path}: operator {node.op_type!r} of {node.domain!r}; only ONNX's own are run")
         for attribute in node.attribute:
-            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-                raise ConfigError(
-                    f"{path}: operator {node.op_type!r} has a graph inside; an export of TransNet has none"
-                )
+            for kind, what in (("GRAPH", "a graph"), ("SPARSE_TENSOR", "a sparse tensor")):
+                if attribute.type in (getattr(onnx.AttributeProto, kind), getattr(onnx.AttributeProto, kind + "S")):
+                    raise ConfigError(
+                        f"{path}: operator {node.op_type!r} has {what} inside; an export of TransNet has none"
+                    )
     for tensor in _tensors(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise ConfigError(f"{path}: {tensor.name!r} lies in another file; only weights inside the file are read")
         if any(side < 0 for side in tensor.dims):
             raise ConfigError(f"{path}: {tensor.name!r} has sides {list(tensor.dims)}")
         _check_size(list(tensor.dims), tensor.name, path, LARGEST_FILE)
+    _for_one_image(proto.graph)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
@@ -137,6 +139,17 @@ def _check_graph(proto: Any, path: Path, onnx: Any) -> None:
     for value in (*inferred.graph.value_info, *inferred.graph.output, *inferred.graph.input):
         sides = [side.dim_value for side in value.type.tensor_type.shape.dim if side.HasField("dim_value")]
         _check_size(sides, value.name, path, LARGEST_TENSOR)
+
+
+def _for_one_image(graph: Any) -> None:
+    """Take out what the file says of its sizes, and fix the batch: sizes made from its own are found out then."""
+    for value in graph.input:
+        for side in value.type.tensor_type.shape.dim:
+            if not side.HasField("dim_value"):
+                side.dim_value = 1
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    del graph.value_info[:]
 
 
 def _tensors(proto: Any) -> Iterator[Any]:

@@ -2,8 +2,9 @@
 
 OUT/measured/answers/<run>.safetensors    the identity head's logits (N, K) by the run's protocol, the labels (N,)
 
-A run's process writes them as soon as it has trained. So an ensemble's members may be trained in different stretches,
-on machines that keep no weights: the answers to CIFAR-100 are a tenth of a ResNet-18's size.
+A run's process writes them as soon as it has trained, and they are deleted when all ensembles were measured that the
+run joins. So an ensemble's members may be trained in different stretches, on machines that keep no weights: the answers
+to CIFAR-100 are a tenth of a ResNet-18's size.
 """
 
 from dataclasses import dataclass
@@ -75,6 +76,11 @@ def kept_answers(run: Path, mark: str) -> Answers | None:
             return Answers(file.get_tensor("logits"), file.get_tensor("labels"), int(about["passes"]))
     except (OSError, SafetensorError, KeyError, ValueError):  # not there, or damaged
         return None
+
+
+def drop_answers(run: Path) -> None:
+    """Delete what was written down: all ensembles that it may join were measured."""
+    _file(run).unlink(missing_ok=True)
 
 
 def _file(run: Path) -> Path:

@@ -4,6 +4,7 @@ A run that fails is reported and the others go on. Ctrl-C lets every run finish 
 on from there. A study that is killed loses at most the epochs in progress.
 """
 
+import dataclasses
 import math
 import multiprocessing
 import os
@@ -123,10 +124,8 @@ class Here:
         self.asks_for_memory = bool(self.gpus) and study.jobs is None
         # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
         self.threads = max(cores // self.places, 1)
-        # Every run starts from a process that has imported everything: seconds a run, most of a small one's time.
+        start_server()
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["transnet.train.loop", "timm", "torchvision", "sklearn.datasets"])
-        _start_server()
         self._running: dict[str, _Running] = {}
         self._asked = -math.inf
 
@@ -140,8 +139,11 @@ class Here:
         if len(self.gpus) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = self._gpu(slot)
         at_once = self.places // max(len(self.gpus), 1)
+        config = run.config
+        if self.gpus and config.device == "auto":  # a GPU that is there, but cannot be had, must not mean the CPU
+            config = dataclasses.replace(config, device="cuda")
         process = self._processes.Process(
-            target=work, args=(run.config, run.data, self._log(run.name), environment, self.threads, at_once)
+            target=work, args=(config, run.data, self._log(run.name), environment, self.threads, at_once)
         )
         begun = time.time()
         process.start()
@@ -216,21 +218,25 @@ class Here:
         return f"{lines[-1] if lines else f'exit status {status}'} (all of it in {log})"
 
 
-def _start_server() -> None:
-    """Start the process that forks the runs' such that it ignores SIGTERM, and they wait with SIGINT until they listen.
+def start_server() -> None:
+    """Start the process that forks the runs', where none runs yet.
 
-    A scheduler sends SIGTERM to all processes of a job. The runs save and end; this one must live to tell how they
-    ended. And a run that is told to stop before its own code begins would otherwise end with a traceback.
+    It has imported everything: seconds a run, most of a small one's time. It ignores SIGTERM, which a scheduler sends
+    to all processes of a job: the runs save and end, and this one must live to tell how they ended. And with SIGINT
+    they wait until they listen: told to stop before its own code begins, a run would end with a traceback.
     """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["transnet.train.loop", "timm", "torchvision", "sklearn.datasets"]
+    )
     if threading.current_thread() is not threading.main_thread():
         return
     resource_tracker.ensure_running()  # else it is started along, and lets SIGINT through again
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is ignored or blocked stays so in a new program
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGTERM, before)
 
 

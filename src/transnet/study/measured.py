@@ -15,11 +15,11 @@ from typing import Any, get_args
 
 from transnet.data import DataError, DataSet
 from transnet.invariance import ROTATIONS, Measure, kernels
-from transnet.study.answers import Answers, keep_answers, kept_answers
+from transnet.study.answers import Answers, drop_answers, keep_answers, kept_answers
 from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, name_of, of_heads, of_members
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.kernels import score_kernels
-from transnet.study.plan import BY_HEADS, KINDS
+from transnet.study.plan import BY_HEADS, KINDS, MEMBERS
 from transnet.train.checkpoint import write_atomically
 from transnet.train.description import read_json
 from transnet.train.evaluation import collect, own_data
@@ -81,30 +81,42 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
             say(f"{group.name}: ensembles that were not measured before are left out: {error}")
             return None
 
+    def to_ask(path: Path) -> DataSet | None:
+        """What a run's network can be shown; None where one or the other is gone."""
+        return opened() if Run(path).model.exists() else None
+
     @cache
     def answers(path: Path, mark: str) -> Answers | None:
         kept = kept_answers(path, mark)
-        return kept if kept or not (data := to_ask(path)) else keep_answers(path, data, device=device)
+        if kept is None and (images := to_ask(path)):
+            kept = keep_answers(path, images, device=device)
+        return kept
 
-    def to_ask(path: Path) -> DataSet | None:
-        return opened() if Run(path).model.exists() else None
+    def heads_of(run: FinishedRun) -> Found | None:
+        images = to_ask(run.path)
+        return of_heads(collect(run.path, data=images, device=device)) if images else None
 
     def ensemble(one: Ensemble) -> Found | None:
-        first = one.members[0].path
         if one.curve == "Tm" and one.instances > 1:
-            return of_heads(collect(first, data=data, device=device)) if (data := to_ask(first)) else None
+            return heads_of(one.members[0])
         said = [answers(run.path, run.mark) for run in one.members]
         return of_members([each for each in said if each]) if all(said) else None
 
     def kernels_of(run: FinishedRun) -> Found | None:
         return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run) if run.has_weights else None)
 
-    compared = [run for kind in BY_HEADS for run in group.compared(kind)]
+    # Of every seed, since the weights may be gone when a later study compares more of them. It needs no data.
+    scored = [(run, kernels_of(run)) for kind in BY_HEADS for run in group.runs.get(kind, ())]
+    compared = {run.name for kind in BY_HEADS for run in group.compared(kind)}
     ensembles = [(one, measured.part(one.name, one.members, partial(ensemble, one))) for one in ensembles_of(group)]
+    for one, entry in ensembles:
+        if entry and len(one.members) == MEMBERS:  # no other ensemble will want them
+            for run in one.members:
+                drop_answers(run.path)
     if any(entry for _, entry in ensembles):  # then what is known of the others stands beside them
         ensembles = [(one, entry or known_of(one)) for one, entry in ensembles]
     return {
-        "invariance": _comparison([(run, found) for run in compared if (found := kernels_of(run))]),  # needs no data
+        "invariance": _comparison([(run, found) for run, found in scored if found and run.name in compared]),
         "ensembles": curves_of([(one, entry) for one, entry in ensembles if entry]),
     }
 

@@ -7,7 +7,7 @@ from transnet import backbones
 from transnet.data import open_data
 from transnet.data.download import data_folder
 from transnet.data.named import NAMED
-from transnet.study.execute import Here, Outcome, Place, execute
+from transnet.study.execute import Here, Outcome, Place, execute, start_server
 from transnet.study.finished import note_study
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.report import write_report
@@ -26,6 +26,8 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
         How the runs went, and the report; None where the study was stopped or no run finished.
     """
     _check_folder(Path(study.out))
+    if study.on == "here":
+        start_server()  # before data is opened, which may need processes of its own
     runs = plan(study)
     _check_data(study, runs)
     check_apart(study.out, study.data)
@@ -34,6 +36,7 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
         if study.model:
             backbones.create(study.model, num_classes=2)
     Path(study.out).mkdir(parents=True, exist_ok=True)
+    note_study(study, ())  # a study that is killed counts the seeds that it came to
     outcome = execute(runs, _place(study), quiet=quiet)
     note_study(study, outcome.failed)
     if outcome.stopped or len(outcome.failed) == len(runs):

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -62,7 +63,8 @@ class Service:
         """End it; to be called when no process uses it any more."""
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
-        self._keeper.wait()
+        with suppress(subprocess.TimeoutExpired):  # it waits for its last client, which may hang in the driver
+            self._keeper.wait(timeout=30)
 
 
 def is_served() -> bool:
@@ -70,9 +72,16 @@ def is_served() -> bool:
     return bool(os.environ.get("CUDA_MPS_PIPE_DIRECTORY")) or Path("/tmp/nvidia-mps/control").exists()
 
 
+def _renumbers() -> bool:
+    """Whether the service would count the GPUs otherwise than its clients, which it hands on: from 0, what it sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    numbers = [name.strip() for name in visible if name.strip().isdigit()]
+    return numbers != [str(i) for i in range(len(numbers))]
+
+
 def start_service() -> Service | None:
     """The service for runs that share a GPU; None where one is not to be had or not needed."""
-    if is_served() or shutil.which(CONTROL) is None:
+    if is_served() or shutil.which(CONTROL) is None or _renumbers():
         return None
     try:
         service = Service()

@@ -31,7 +31,7 @@ def train_alone(config: TrainConfig, data: str, at_once: int = 1) -> dict[str, A
         if is_member(folder):
             try:
                 keep_answers(folder, own_data(folder, at=data), device=config.device)
-            except (ValueError, OSError) as error:  # the run is finished all the same; the report tries again
+            except Exception as error:  # such as for want of memory; the run is finished, and the report tries again
                 print(f"{folder.name}: what it says of the test images could not be kept: {error}", file=sys.stderr)
     return result
 

@@ -148,7 +148,7 @@ class TrainConfig:
 
 
 # What decides where and how fast a run goes, but not what it computes: a resumed run may change it.
-FREE = {"out", "resume", "device", "workers", "storage", "checkpoint_every", "tensorboard"}
+FREE = {"out", "resume", "device", "workers", "storage", "evaluate_every", "checkpoint_every", "tensorboard"}
 # What may differ in rounding only.
 FREE |= {"compile", "cuda_graph", "channels_last"}
 

@@ -27,7 +27,7 @@ from transnet.train.device import determinism, device_name, find_device
 from transnet.train.distributed import join
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.progress import RunProgress, say
-from transnet.train.provenance import commit, versions
+from transnet.train.provenance import versions
 from transnet.train.run import CUSTOM
 from transnet.train.state import Resumable, TrainingError
 
@@ -77,18 +77,15 @@ class Trainer(Resumable):
             self.run.release()
 
     def _train(self) -> dict[str, Any]:
-        started = time.perf_counter()
         self.prepare()
         if self.config.resume and self.run.finished:  # by the process that was waited for
             return self._already_finished()
-        first = self.restore()
-        prepared = time.perf_counter()
+        done = self.restore()
+        self.took.lap("prepare")
         self.step.prepare()
-        took = {"prepare_seconds": prepared - started, "compile_seconds": time.perf_counter() - prepared}
-        stopped, passes, seconds = self._epochs(first)
-        if stopped is not None:
-            raise stopped
-        result = self._result(started, took, passes, seconds)
+        self.took.lap("compile")
+        self._epochs(done)
+        result = self._result()
         if self.world.first:
             result = self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
         self.world.barrier()
@@ -117,9 +114,13 @@ class Trainer(Resumable):
 
     # ---------------------------------------------------------------------------------------------- training
 
-    def _epochs(self, done: int) -> tuple[Stopped | None, int, float]:
-        config, steps, m = self.config, self.feed.steps, len(self.net.transforms)
-        seconds = self.seconds
+    def _epochs(self, done: int) -> None:
+        """The epochs that are left after ``done`` steps.
+
+        Raises:
+            Stopped: where the user asked for it, when the run is saved.
+        """
+        config, steps = self.config, self.feed.steps
         curves = Curves(self.run.path, config.tensorboard and self.world.first, epochs=done // steps)
         saved_at, cost = time.perf_counter(), 0.0
         progress = RunProgress(self.net.transforms, config.epochs, steps, done=done / steps, shown=self.speaks)
@@ -131,11 +132,10 @@ class Trainer(Resumable):
                 done = epoch * steps + (stopped or steps)
                 self.check_losses(epoch, stopped or steps)
                 elapsed = time.perf_counter() - start
-                seconds += elapsed
-                self.seconds = seconds
+                self.took.add("train", elapsed)
                 if stopped and stopped < steps:
                     self.save(done)
-                    return Stopped(self.how_to_go_on(epoch, stopped)), done, seconds
+                    raise Stopped(self.how_to_go_on(epoch, stopped))
                 self.world.copy_from_first(self.net.buffers())  # each has its own batch norm: the first one's is saved
                 entry = self._entry(epoch, done, elapsed, (steps - first) / steps)
                 bar.epoch(entry)
@@ -160,13 +160,12 @@ class Trainer(Resumable):
                     saved_at = time.perf_counter()
                     cost = saved_at - before
                 if asked:
-                    return Stopped(self.how_to_go_on(epoch + 1, 0)), done, seconds
+                    raise Stopped(self.how_to_go_on(epoch + 1, 0))
             self.check_weights(done)
             curves.close()
             if self.world.any(interrupt.asked, self.device):  # since the last look
                 self.save(done)
-                return Stopped(self.how_to_go_on(config.epochs, 0)), done, seconds
-        return None, len(self.data.train) * m * config.epochs, seconds
+                raise Stopped(self.how_to_go_on(config.epochs, 0))
 
     def run_epoch(
         self, epoch: int, first: int = 0, bar: RunProgress | None = None, interrupt: Interrupt | None = None
@@ -241,16 +240,16 @@ class Trainer(Resumable):
                 if split is not None:
                     sums = self.world.sum(count(self.net, self.look(name, split), flip=False, autocast=self.autocast))
                     entry[name] = scores(sums[0], self.net.transforms)
-        self.evaluating += time.perf_counter() - begun
+        self.took.add("evaluate", time.perf_counter() - begun)
         return entry
 
     # ----------------------------------------------------------------------------------------------- after
 
-    def _result(self, started: float, took: dict[str, float], passes: int, seconds: float) -> dict[str, Any]:
+    def _result(self) -> dict[str, Any]:
         """What ``result.json`` holds; stopped meanwhile, the run is saved as it is after its last epoch."""
         try:
             with Interrupt(at_once=True):
-                return self._described(started, took, passes, seconds)
+                return self._described()
         except KeyboardInterrupt:
             done = self.config.epochs * self.feed.steps
             with Interrupt():  # or a second signal would cut the saving off
@@ -258,35 +257,34 @@ class Trainer(Resumable):
                     self.save(done)
             raise Stopped(self.how_to_go_on(self.config.epochs, 0)) from None
 
-    def _described(self, started: float, took: dict[str, float], passes: int, seconds: float) -> dict[str, Any]:
+    def _described(self) -> dict[str, Any]:
         self.warn_of_loss()
         say("measuring on the test and training set", shown=self.speaks)
         begun = time.perf_counter()
         measured = self._measure()
-        self.evaluating += time.perf_counter() - begun
+        self.took.add("evaluate", time.perf_counter() - begun)
         if not math.isfinite(loss := measured["test"]["full"]["loss"]):
             raise TrainingError(
                 f"the loss on the test set is {loss}, though it was finite in training; {self.what_to_try()}"
             )
+        images, m = len(self.data.train) * self.config.epochs, len(self.net.transforms)
         return {
             **measured,
             "cost": {
-                "train_passes": passes,
-                "predict_passes": len(self.net.transforms),
+                "train_passes": images * m,
+                "predict_passes": m,
                 "parameters": sum(p.numel() for p in self.net.parameters()),
-                "images_per_second": len(self.data.train) * self.config.epochs / seconds,
+                "images_per_second": images / self.took.parts["train"],
             },
-            "seconds": time.perf_counter() - started,
-            **took,
-            "train_seconds": seconds,
-            "evaluate_seconds": self.evaluating,
+            "seconds": self.took.all,
+            **{f"{part}_seconds": seconds for part, seconds in self.took.parts.items()},
             "at_once": self.at_once,
             "versions": versions(),
             "device": device_name(self.device),
             "precision": self.precision,
             "processes": self.world.size,
             "command": self._command(from_dict(self.content["train"])),
-            "commit": commit(),
+            "commit": self.commit,
             "config": self.content,
         }
 

@@ -36,14 +36,15 @@ Term = Callable[[Said, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """Weighted terms, called on what the network said and the targets."""
+    """Weighted terms, called on what the network said and the targets.
+
+    Attributes:
+        terms: each with its weight.
+        across: whether one of them needs every head on every copy.
+    """
 
     terms: tuple[tuple[float, Term], ...]
-
-    @property
-    def across(self) -> bool:
-        """Whether a term needs every head on every copy."""
-        return any(term is transforms_told for _, term in self.terms)
+    across: bool = False
 
     def __call__(self, said: Said, y: Tensor) -> Tensor:
         """The value to differentiate."""
@@ -115,4 +116,4 @@ def objective_of(config: TrainConfig) -> Objective:
                 "transforms, such as --transforms r0,r1"
             )
         terms.append((config.label_augmentation, transforms_told))
-    return Objective(tuple(terms))
+    return Objective(tuple(terms), across=bool(config.label_augmentation))

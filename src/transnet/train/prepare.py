@@ -23,10 +23,11 @@ from transnet.train.distributed import World, restarts
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
 from transnet.train.progress import counted, say
-from transnet.train.provenance import command, describe
+from transnet.train.provenance import command, commit, describe
 from transnet.train.run import CUSTOM, Run
 from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
+from transnet.train.took import Took
 
 
 class Prepared:
@@ -49,8 +50,8 @@ class Prepared:
         self.run = Run(config.out)
         self.given, self.at_once = model, at_once
         self.place = data or config.data
-        self.seconds = 0.0  # of training, over all processes that went on with the run
-        self.evaluating = 0.0  # seconds, in this process
+        self.took = Took()
+        self.commit = commit()  # now: while the run trains, others may come
 
     def prepare(self) -> None:
         """Open the data, build the network and the step, and only then begin the run's folder."""

@@ -134,8 +134,11 @@ class Run:
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop lines of epochs that a resumed run does again."""
+        before = self.metrics.read_bytes() if self.metrics.exists() else b""
         lines = [line for line in self._metrics_lines() if json.loads(line)["epoch"] <= epochs]
-        checkpoint.write_atomically(self.metrics, "".join(line + "\n" for line in lines).encode())
+        kept = "".join(line + "\n" for line in lines).encode()
+        if kept != before:
+            checkpoint.write_atomically(self.metrics, kept)
 
     def _metrics_lines(self) -> list[str]:
         """The whole lines; one that was cut off by the end of a process is left out."""

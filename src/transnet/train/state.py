@@ -34,7 +34,13 @@ class Resumable(Prepared):
         for name, parameter in self.net.named_parameters():
             tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
         tensors |= {"epoch.losses": losses, "epoch.correct": correct}
-        state = {"done": done, "seconds": self.seconds, "precision": self.precision, "settings": self.content}
+        state = {
+            "done": done,
+            "took": self.took.so_far(),
+            "commit": self.commit,
+            "precision": self.precision,
+            "settings": self.content,
+        }
         checkpoint.save(self.run.state, done, {k: v.detach().cpu() for k, v in tensors.items()}, state)
 
     def restore(self) -> int:
@@ -59,7 +65,8 @@ class Resumable(Prepared):
                 self.step.losses.copy_(found.tensors["epoch.losses"] * self.world.size)
                 self.step.correct.copy_(found.tensors["epoch.correct"])
         done: int = found.state["done"]
-        self.seconds = found.state["seconds"]
+        self.took.go_on(found.state.get("took", {}))
+        self.commit = found.state.get("commit", self.commit)
         if self.world.first:
             self.run.keep_metrics(done // self.feed.steps)
         say(f"going on after epoch {done / self.feed.steps:.4g} of {self.config.epochs}", shown=self.speaks)

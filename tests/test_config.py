@@ -90,8 +90,8 @@ def test_differences_name_flag_and_both_values() -> None:
 
 def test_where_and_how_fast_a_run_goes_may_change() -> None:
     changes = {
-        "out": "y", "device": "cuda", "workers": 0, "storage": "stream", "checkpoint_every": 3, "resume": True, "evaluate_every": 2,
-        "tensorboard": False, "compile": False, "cuda_graph": False, "channels_last": False,
+        "out": "y", "device": "cuda", "workers": 0, "storage": "stream", "checkpoint_every": 3, "resume": True,
+        "evaluate_every": 2, "tensorboard": False, "compile": False, "cuda_graph": False, "channels_last": False,
     }  # fmt: skip
     assert set(changes) == FREE
     assert not differences(to_dict(config()), to_dict(config(**changes)))

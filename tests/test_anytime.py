@@ -88,6 +88,12 @@ def test_mistakes_say_what_would_work(net, x):
         anytime(net.train(), x)
 
 
+def test_images_that_a_later_head_could_not_take_are_refused_at_once(net):
+    wide = torch.randn(2, 1, 8, 12)
+    with pytest.raises(ValueError, match="need square images"):
+        anytime(net, wide, confidence=0)
+
+
 def test_the_curve_is_what_anytime_does(net, x):
     y = torch.arange(40) % 3
     thresholds = torch.tensor([0.0, 0.4, 0.6, 1.0])

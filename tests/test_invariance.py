@@ -82,6 +82,15 @@ def test_random_kernels_score_as_predicted(measure, group):
     assert abs(values.mean() - expected) < 4 * values.std() / math.sqrt(4000)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_constant_kernels_are_invariant_whatever_rounding_leaves_of_them(dtype):
+    values = torch.linspace(-1, 1, 101, dtype=dtype)
+    for side in (2, 3, 5, 7):
+        weight = values[:, None, None, None].expand(-1, 4, side, side)
+        for group in ("r0,r1,r2,r3", "m0,r1", "r2,m0"):
+            assert torch.equal(invariance_score(weight, group, "pearson"), torch.ones(101, dtype=dtype))
+
+
 def test_the_trivial_group_finds_everything_invariant():
     assert random_kernel_score((3, 3, 3), "r0") == 0
     assert random_kernel_score((3, 3, 3), "r0", "cosine") == 1

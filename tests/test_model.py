@@ -151,6 +151,13 @@ def test_soft_targets_smoothing_and_integer_types():
     assert torch.allclose(heads_loss(logits, mixed, reduction="none"), expected)
 
 
+def test_sample_weights_in_half_precision_do_not_overflow():
+    torch.manual_seed(0)
+    logits, y = torch.randn(70_000, 1, 3).half(), torch.zeros(70_000, dtype=torch.long)
+    weighted = heads_loss(logits, y, sample_weight=torch.ones(70_000).half())
+    assert torch.allclose(weighted, heads_loss(logits.float(), y), rtol=1e-3)
+
+
 def test_sample_weights_are_relative_and_zero_leaves_a_sample_out():
     logits, y = torch.randn(6, 2, K), torch.randint(K, (6,))
     weight = torch.tensor([1.0, 1, 1, 0, 0, 0])

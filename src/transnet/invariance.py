@@ -50,8 +50,11 @@ def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, mea
     if measure == "relative":
         return _ratio(_norm(kernels - mean), _norm(kernels), otherwise=0.0)
     if measure == "pearson":
+        rounding = 8 * torch.finfo(kernels.dtype).eps * _norm(kernels)
         # w and w̄ have the same average, so that the centred w̄ is a projection of the centred w.
         kernels, mean = (values - values.mean(1, keepdim=True) for values in (kernels, mean))
+        constant = _norm(kernels) <= rounding  # what is left of such a kernel is noise
+        kernels, mean = (values.masked_fill(constant[:, None], 0) for values in (kernels, mean))
     return _ratio(_norm(mean), _norm(kernels), otherwise=1.0)
 
 

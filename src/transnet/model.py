@@ -297,7 +297,8 @@ def heads_loss(
     if sample_weight is None:
         per_head = each.mean(0)
     else:
-        per_head = (each * sample_weight[:, None]).sum(0) / sample_weight.sum()
+        share = sample_weight.to(torch.promote_types(each.dtype, torch.float32))  # a sum of halves would overflow
+        per_head = (each * (share / share.sum())[:, None]).sum(0)
     return per_head if reduction == "none" else per_head.mean()
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from transnet.data import DataError
+from transnet.inputs import check_images
 from transnet.model import TransNet
 from transnet.train.config import ConfigError
 
@@ -57,6 +58,7 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
         raise ValueError(f"confidence: {confidence} was given; a probability from 0 to 1 is needed, such as 0.9")
     if net.training:
         raise ValueError("anytime: the network is in training mode, where images influence each other; call net.eval()")
+    check_images(x, net.transforms)  # for all heads: whether an image needs them is not known yet
     total = net._logits(x, [0])[:, 0]
     probabilities = total.softmax(-1)
     votes = torch.full((len(x), len(net.transforms)), -1, device=total.device)

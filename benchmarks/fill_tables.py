@@ -28,7 +28,7 @@ def filled(page):
             sys.exit(f"{page}: unknown table {name!r}; known are {', '.join(TABLES)}")
         content = TABLES[name]()
         if page.name != "README.md":  # a site of docs/ has no results/ to link to
-            content = re.sub(r"\[(results/.*?)\]\(\1\)", r"`\1`", content)
+            content = re.sub(r"\[(results/.*?)\]\(\1\)", r"`\1`", content).replace("(#results)", "(results.md)")
         return f"<!-- table: {name} -->\n\n{content}\n\n<!-- end -->"
 
     return MARKED.sub(again, page.read_text())

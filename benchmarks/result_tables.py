@@ -8,7 +8,7 @@ import json
 import statistics
 from pathlib import Path
 
-from study_tables import accuracy, groups, headline, made_with, source
+from study_tables import accuracy, brief, groups, headline, made_with, source
 from transnet import recipes
 from transnet.measure.metrics import as_text
 from transnet.study import sheets
@@ -146,7 +146,7 @@ def prediction():
         return "What prediction costs is not measured yet: `python benchmarks/pruned_latency.py`."
     head = ["", "model", "images", "batch", "clock", "pruned / base", "a copy of base / base", "both heads / base"]
     return (
-        f"What prediction costs; the copy of base shows how far equal models differ ({', '.join(links)}):\n\n"
+        f"Prediction time relative to base; the copy of base shows the noise of measuring ({', '.join(links)}):\n\n"
         + table(head, rows)
     )
 
@@ -173,8 +173,25 @@ def anytime():
     )
 
 
-def results():
-    return "\n\n".join([accuracy(RESULTS), prediction(), new_user()])
+def in_brief():
+    return "\n\n".join([brief(RESULTS), prediction_in_brief(), new_user()])
+
+
+def prediction_in_brief():
+    files = on_devices("pruned_latency")
+    if not files:
+        return prediction()
+    rows = [row for found, _ in files for row in found["rows"]]
+
+    def span(name, digits):
+        low, high = (f"{pick(row[name] for row in rows):.{digits}f}" for pick in (min, max))
+        return f"{low} to {high}"
+
+    return (
+        f"Prediction time relative to base: pruned {span('pruned_ratio', 3)}, a second copy of base "
+        f"{span('again_ratio', 3)}, both heads {span('full_ratio', 2)}, over ResNet-18 at 32×32 and 224×224 on "
+        f"{' and '.join(found['device'] for found, _ in files)} ({', '.join(link for _, link in files)})."
+    )
 
 
 def studies():
@@ -278,7 +295,8 @@ def files():
 
 
 TABLES = {
-    "headline": lambda: headline(RESULTS), "demo": demo, "results": results, "speed": speed, "costs": costs,
+    "headline": lambda: headline(RESULTS), "in brief": in_brief, "overview": lambda: accuracy(RESULTS), "demo": demo,
+    "speed": speed, "costs": costs,
     "anytime": anytime, "studies": studies,
     "tuning": tuning, "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user,
     "tutorial times": times,

@@ -1,4 +1,4 @@
-"""Accuracy by the studies in results/, for README: every classifier with its n, its price and the paper's number.
+"""Accuracy by the studies in results/, for README and docs: every classifier with its n, its price and the paper's.
 
 A study is kept there as `transnet reproduce` made it, without the weights (*.safetensors) and state/ of its runs.
 """
@@ -25,6 +25,7 @@ COLUMNS = (
     "seconds of training",
 )  # fmt: skip
 SHORT = ("model", "accuracy %", "to base", "to base of equal passes", "passes an image")
+BRIEF = (*SHORT, "seconds of training")
 
 
 def accuracy(results):
@@ -44,8 +45,8 @@ def reading(mirrored):
     lines = [
         "± is the standard error over seeds; differences are in points with Welch's 95 % interval. The paper: mean ± "
         f"standard error of {N} repetitions.",
-        "Seconds of training leave out start-up, compilation and evaluation. They are of the runs that had the GPU to "
-        "themselves, where there are any; “2 at once” are those of two that shared it, each of which took longer.",
+        "Seconds of training leave out start-up, compilation and evaluation; “2 at once” marks runs that shared the "
+        "GPU with another and so took longer.",
     ]
     if mirrored:
         lines.insert(
@@ -61,27 +62,70 @@ def headline(results):
     for group, _, title in groups(results):
         mirrored, alone = by_name(group), by_name(group, "unmirrored")
         ways = {
-            "pruned back, one pass an image": alone.get("PT2"),
-            "pruned back, the image and its mirror image": mirrored.get("PT2"),
-            "both heads kept, two passes an image": alone.get("T2"),
-            "both heads kept, the image and its mirror image": mirrored.get("T2"),
+            "both heads kept, two passes per image": (alone.get("T2"), mirrored.get("base, 2× epochs")),
+            "one head kept, one pass per image": (alone.get("PT2"), alone.get("base, 2× epochs")),
+            "one head kept, the image and its mirror image": (mirrored.get("PT2"), mirrored.get("base, 2× epochs")),
         }
-        if all(row and row.to_base and row.to_equal for row in ways.values()):
-            rows = [(sheets.name(way), sheets.gap(row.to_base), sheets.gap(row.to_equal)) for way, row in ways.items()]
+        if all(row and row.to_base and equal for row, equal in ways.values()):
+            rows = [
+                (sheets.name(way), sheets.gap(row.to_base), sheets.gap(difference(row.values, equal.values)))
+                for way, (row, equal) in ways.items()
+            ]
             columns = (
                 "trained with two heads",
-                "against the same network trained plainly",
-                "against one trained plainly for as long",
+                "over the same network trained plainly",
+                "over one trained plainly twice as long, with as many passes per image",
             )
-            table = sheets.Sheet("headline", "", columns, tuple(rows)).markdown().partition("\n\n")[2].strip()
+            sizes = sorted({n for row, equal in ways.values() for n in (len(row.values), len(equal.values))})
+            one_pass = difference(*(row.values for row in ways["one head kept, one pass per image"]))
+            behind = " At one pass per image that rival is ahead." if one_pass.certain and one_pass.mean < 0 else ""
             return (
-                f"What that gains on {title.partition(',')[0]}, in points of accuracy with 95 % intervals "
-                f"({group.some.settings['model']}, n = {len(mirrored['PT2'].values)} seeds):\n\n{table}\n\n"
-                "Two heads take twice the passes in training. So the last column is against a plain network that was "
-                "trained for twice the epochs; an interval with zero in it shows no difference. All of it is under "
-                "[Results](#results)."
+                f"Points of accuracy gained on {title.partition(',')[0]}, with 95 % intervals "
+                f"({group.some.settings['model']}, n = {' or '.join(map(str, sizes))} seeds):\n\n"
+                f"{bare('headline', columns, rows)}\n\n"
+                "Two heads take twice the passes in training, so the fair rival is the plain network trained for twice "
+                "the epochs; its second pass over an image, where it gets one, is the mirror image. An interval with "
+                f"zero in it shows no difference.{behind} More under [Results](#results)."
             )
     return "What it gains is not measured yet."
+
+
+def brief(results):
+    """README's results: the first study on the image alone, and every study beside the paper in a line."""
+    found = [(group, folder, title) for group, folder, title in groups(results) if by_name(group)]
+    texts = []
+    for group, folder, title in found[:1]:
+        rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored",)))
+        kept = [i for i, column in enumerate(COLUMNS) if column in BRIEF]
+        columns = tuple(COLUMNS[i] for i in kept)
+        shown = [tuple(cells(row)[i] for i in kept) for row in alone or rows]
+        said = (*judged(alone or rows), *cautions(alone or rows))
+        tested = "the image alone, as an exported network sees it" if alone else facts(group)["tested on"]
+        texts += [
+            f"{title}, tested on {tested}:",
+            bare("brief", columns, shown),
+            "\n".join(f"- {line}" for line in said),
+            source(group, folder, tested=False),
+        ]
+    lines = [line for group, _, title in found if (line := beside_the_paper(group, title))]
+    if lines:
+        texts += ["By the paper's test, the mean over an image and its mirror image, in brackets the paper's:"]
+        texts += ["\n".join(f"- {line}" for line in lines)]
+    return "\n\n".join(texts) or "Nothing is measured yet."
+
+
+def beside_the_paper(group, title):
+    """A study's accuracies and the paper's, in a line."""
+    rows = [row for row in in_order(by_name(group)) if row.paper]
+    sizes = sorted({len(row.values) for row in rows})
+    n = "one seed" if sizes == [1] else f"n = {' or '.join(map(str, sizes))}"
+    figures = [f"{row.name} {sheets.mean_of(row.values).text} ({sheets.figure(*row.paper).text})" for row in rows]
+    return f"{title}, {n}: {', '.join(figures)}." if rows else None
+
+
+def bare(key, columns, rows):
+    """A table without its heading."""
+    return sheets.Sheet(key, "", columns, tuple(rows)).markdown().partition("\n\n")[2].strip()
 
 
 def by_name(group, *targets):
@@ -122,13 +166,15 @@ def in_order(rows):
     return [rows[name] for name in ORDER if name in rows]
 
 
-def source(group, folder, target="pruned"):
+def source(group, folder, target="pruned", *, tested=True):
     """What was trained on what and how, where it lies, and what does it again."""
     about, where = facts(group), f"results/{folder.name}"
     made = made_with(about["device"], about["torch"], about.get("commit"))
+    how = f"Tested on {about['tested on']}." if tested else "Nothing was selected on the test set."
     return (
-        f"{about['data']}; {about['backbone']}; {about['recipe']}. Tested on {about['tested on']}. {made} "
-        f"([{where}]({where})). Again: `{again(group, target)}`."
+        f"{about['data']}; {about['backbone']}; {about['recipe']}. "
+        f"{how} {made} "
+        f"([{where}]({where})). To repeat it: `{again(group, target)}`."
     )
 
 
@@ -174,9 +220,9 @@ def beside_mirror_images(mirrored, alone):
 
 def again(group, target):
     """The command of the study, with what differs from its defaults."""
-    run = next(iter(group.compared("base")), group.some)
+    run = next(iter(group.of("base")), group.some)
     base, data = run.settings, run.result["config"]["data"]
-    seeds = group.seeds or max(len(runs) for runs in group.runs.values())
+    (seeds, _), *_ = Counter(len(runs) for runs in group.runs.values()).most_common()
     words = ["transnet reproduce", target, "--data", base["data"], "--seeds", str(seeds)]
     if base["recipe"] != TrainConfig.recipe:
         words += ["--recipe", base["recipe"]]

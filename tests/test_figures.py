@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from transnet.study.drawing import inline, label, make_logarithmic, new_figure
-from transnet.study.figure_tables import ensembles_sheet, invariance_sheet
+from transnet.study.figure_tables import invariance_sheet
 from transnet.study.figures import draw_ensembles, draw_generalization
 from transnet.study.finished import read_folder
 from transnet.study.kernels import draw, print_comparison
@@ -110,15 +110,6 @@ def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
             assert point["instances"] == point["passes"] == m
             used = [seed for seeds in point["seeds"] for seed in seeds]
             assert len(used) == len(set(used))
-
-
-def test_seeds_that_the_tables_leave_out_are_named(small_study: Path) -> None:
-    curves = curves_of(small_study)
-    said = "Networks of seeds 2, 3 are among these; the tables compare those below 2."
-    assert said in ensembles_sheet(curves, 2).notes
-    assert f"- {said}\n" in (small_study / "tables" / "digits-fast-ensembles.md").read_text()
-    for compared in (4, None):
-        assert not [note for note in ensembles_sheet(curves, compared).notes if "Networks of seeds" in note]
 
 
 def test_ensembles_with_nothing_to_average_claim_no_error(small_study: Path, tmp_path: Path) -> None:

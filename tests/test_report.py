@@ -212,11 +212,11 @@ def test_data_that_moved_is_taken_from_where_it_lies(tmp_path: Path) -> None:
     study = Study("ensembles", data=str(data), seeds=1, epochs=1, out=str(tmp_path / "study"), device="cpu",
                   model="resnet8-small")  # fmt: skip
     reproduce(study, quiet=True)
-    measured = json.loads(next((tmp_path / "study" / "measured").iterdir()).read_text())["parts"]
+    measured = json.loads(next((tmp_path / "study" / "measured").glob("*.json")).read_text())["parts"]
     shutil.rmtree(tmp_path / "study" / "measured")
     data.rename(tmp_path / "after.npz")
     write_report(tmp_path / "study", data=str(tmp_path / "after.npz"), device="cpu")
-    again = json.loads(next((tmp_path / "study" / "measured").iterdir()).read_text())["parts"]
+    again = json.loads(next((tmp_path / "study" / "measured").glob("*.json")).read_text())["parts"]
     assert again.keys() == measured.keys()
 
 

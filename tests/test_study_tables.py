@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import result_tables  # type: ignore[import-not-found]
-from study_tables import accuracy, headline  # type: ignore[import-not-found]
+from study_tables import accuracy, brief, headline  # type: ignore[import-not-found]
 from transnet.study.finished import read_folder
 from transnet.study.plan import KINDS
 from transnet.study.report import facts
@@ -77,7 +77,7 @@ def test_what_the_image_alone_gives_stands_below(tmp_path: Path) -> None:
     assert found["T2"][-1] == "2"
     assert "- Against base: behind PT2, T2, PT3, T3.\n" in text
     assert "T2 here against base, 2× epochs, above: −16.93 points, 95 % interval −1" in text
-    assert "- Against base of equal training passes: ahead PT2, T2, T3; inside the error PT3.\n" in text
+    assert "- Against base of equal training passes: ahead PT2, T2, T3; no difference shown for PT3.\n" in text
 
 
 def test_the_headline_has_both_ways_to_test(tmp_path: Path) -> None:
@@ -85,10 +85,18 @@ def test_the_headline_has_both_ways_to_test(tmp_path: Path) -> None:
     assert headline(tmp_path) == "What it gains is not measured yet."
     keep_study(tmp_path, "cifar10-fast", CLEAR)
     found = lines(headline(tmp_path))
-    assert found["pruned back, one pass an image"] == ["−7.00 [−7.45, −6.55]", "+2.07 [+1.65, +2.48]"]
-    assert found["pruned back, the image and its mirror image"][0] == "+3.00 [+2.55, +3.45]"
-    assert found["both heads kept, two passes an image"][0] == "−6.00 [−6.45, −5.55]"
-    assert "on CIFAR-10, in points" in headline(tmp_path)
+    assert found["one head kept, one pass per image"] == ["−7.00 [−7.45, −6.55]", "+2.07 [+1.65, +2.48]"]
+    assert found["one head kept, the image and its mirror image"] == ["+3.00 [+2.55, +3.45]", "+2.07 [+1.65, +2.48]"]
+    # Two heads on the image alone, against the image and its mirror image: as many passes.
+    assert found["both heads kept, two passes per image"][0] == "−6.00 [−6.45, −5.55]"
+    assert found["both heads kept, two passes per image"][1].startswith("−16.93 [")
+    assert "gained on CIFAR-10, with 95 % intervals (resnet18-cifar, n = 3 seeds)" in headline(tmp_path)
+    assert "that rival is ahead" not in headline(tmp_path)
+
+
+def test_the_headline_says_where_training_longer_is_ahead(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", {**CLEAR, "base-x2": [80.0, 80.1, 80.3]})
+    assert "At one pass per image that rival is ahead." in headline(tmp_path)
 
 
 def test_every_classifier_has_n_the_paper_s_number_and_its_price(tmp_path: Path) -> None:
@@ -111,9 +119,10 @@ def test_seconds_are_those_of_runs_alone_or_say_that_they_are_not(tmp_path: Path
 def test_a_lead_inside_the_error_is_called_that(tmp_path: Path) -> None:
     keep_study(tmp_path, "cifar100-fast", {**CLEAR, "t4": [75.0, 75.1, 75.2]})
     text = accuracy(tmp_path)
-    assert "Against base: ahead PT2, T2, PT3, T3; behind PT4; inside the error T4." in text
+    assert "Against base: ahead PT2, T2, PT3, T3; behind PT4; no difference shown for T4." in text
     assert (
-        "Against base of equal training passes: ahead PT2, T2, T3; inside the error PT3; not measured PT4, T4." in text
+        "Against base of equal training passes: ahead PT2, T2, T3; no difference shown for PT3; not measured PT4, T4."
+        in text
     )
     assert lines(text)["PT3"][2] == "−0.03 [−0.46, +0.40]"
 
@@ -132,7 +141,10 @@ def test_few_seeds_and_runs_that_are_all_alike_are_called_that(tmp_path: Path) -
     keep_study(tmp_path, "cifar10-fast", {"base": [95.0, 95.0], "t2": [96.0, 96.0], "t3": [96.0, 97.0, 98.0]})
     text = accuracy(tmp_path)
     assert lines(text)["PT2"][1] == "+1.00"
-    assert "Against base: ahead T3; inside the error PT3; for want of spread nothing can be said of PT2, T2." in text
+    assert (
+        "Against base: ahead T3; no difference shown for PT3; for want of spread nothing can be said of PT2, T2."
+        in text
+    )
     assert "- Only two seeds of base and of PT2 and of T2: their spread is hardly known" in text
     assert "- A difference without an interval: the runs of each side are all alike, so there is no error.\n" in text
     keep_study(tmp_path, "cifar100-fast", CLEAR)
@@ -181,10 +193,21 @@ def test_without_a_commit_none_is_named(tmp_path: Path) -> None:
     assert "commit" not in facts(read_folder(tmp_path / "cifar100")[0])
 
 
-def test_the_readme_s_table_begins_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_has_the_first_study_s_table_and_every_study_beside_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert brief(tmp_path) == "Nothing is measured yet."
+    keep_study(tmp_path, "cifar10-fast", {"base": [94.0], "t2": [95.0]})
     keep_study(tmp_path, "cifar100-fast", CLEAR)
+    text = brief(tmp_path)
+    assert text.startswith("CIFAR-100, recipe `fast`, tested on the image alone, as an exported network sees it:\n\n")
+    found = lines(text)["PT2"]
+    assert found[:2] == ["59.20 ± 0.12 (n = 3)", "−7.00 [−7.45, −6.55]"]
+    assert found[2:] == ["+2.07 [+1.65, +2.48]", "1", "61.0 ± 0.6"]
+    assert "- CIFAR-100, recipe `fast`, n = 3: base 76.20 ± 0.12 (76.56 ± 0.16), PT2 79.20 ± 0.12 (79.33" in text
+    assert "- CIFAR-10, recipe `fast`, one seed: base 94.00 (95.57 ± 0.08), PT2 95.00 (95.99 ± 0.07), T2 96.00" in text
     monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
-    assert result_tables.results().startswith(accuracy(tmp_path))
+    assert result_tables.in_brief().startswith(text)
 
 
 def keep_tables(folder: Path, group: str, *keys: str) -> None:
@@ -209,7 +232,7 @@ def test_studies_say_what_was_trained_and_keep_the_paper_s_order(
     about = text.partition("### CIFAR-100, recipe `fast`\n\n")[2].partition("\n")[0]
     for fact in ("cifar100, 500 training", "; resnet18-cifar; fast: 60 epochs", "a GPU, torch 2.11, commit abc"):
         assert fact in about
-    assert about.endswith("Again: `transnet reproduce all --data cifar100 --seeds 3`.")
+    assert about.endswith("To repeat it: `transnet reproduce all --data cifar100 --seeds 3`.")
 
 
 def demo_rows(*seeds: int) -> list[dict[str, Any]]:
@@ -240,7 +263,7 @@ def test_the_demo_s_table_claims_no_more_than_its_seeds_allow(
         assert text.endswith("equal training passes: PT2 +1.00 points, no interval (n = 1).")
     else:
         assert lines(text)["PT2, pruned"][:2] == ["93.00 ± 0.58", "3.0 ± 0.6"]
-        assert text.endswith("PT2 +1.00 points, 95 % interval −1.27 to +3.27, inside the error (n = 3).")
+        assert text.endswith("PT2 +1.00 points, 95 % interval −1.27 to +3.27, no difference shown (n = 3).")
 
 
 def test_equal_passes_that_were_not_trained_are_called_that() -> None:

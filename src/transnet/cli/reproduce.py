@@ -7,7 +7,7 @@ import tyro
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out the study, and print where its report lies."""
+    """Carry out the study, say what it found, and print where its report lies."""
     from transnet.study.plan import Study
 
     study = tyro.cli(Study, prog="transnet reproduce", args=list(arguments))
@@ -20,5 +20,11 @@ def run(arguments: Sequence[str]) -> int:
         print("transnet: stopped; everything is saved. The same command goes on from here", file=sys.stderr)
         return 1
     if page:
+        from transnet.study.finished import read_folder
+        from transnet.study.report import findings
+
+        for group in read_folder(study.out):
+            for line in findings(group) if group.name == study.group else ():
+                print(line, file=sys.stderr)
         print(page)
     return 1 if outcome.failed else 0

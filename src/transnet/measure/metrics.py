@@ -37,15 +37,15 @@ class Difference(NamedTuple):
         return self.low is None and min(self.n) > 1
 
     def __str__(self) -> str:
-        """In points, for a sentence; a lead inside the error is called that."""
+        """In points, for a sentence that says whether it is shown."""
         n = "n = " + " and ".join(map(str, dict.fromkeys(self.n)))
         mean = as_text(self.mean, "+.2f")
         if self.low is None or self.high is None:
             why = ": the runs of each side are all alike" if self.all_alike else ""
             return f"{mean} points, no interval{why} ({n})"
-        verdict = "outside the error" if self.certain else "inside the error"
+        unsure = "" if self.certain else ", no difference shown"
         low, high = as_text(self.low, "+.2f"), as_text(self.high, "+.2f")
-        return f"{mean} points, 95 % interval {low} to {high}, {verdict} ({n})"
+        return f"{mean} points, 95 % interval {low} to {high}{unsure} ({n})"
 
 
 def difference(ours: Sequence[float], others: Sequence[float]) -> Difference:

@@ -13,12 +13,11 @@ from transnet.study.sheets import NOTHING, Sheet
 _CERTAIN, _ORDER = "both fall beyond the error", "both fall"
 
 
-def ensembles_sheet(curves: dict[str, list[dict[str, Any]]], compared: int | None) -> Sheet:
+def ensembles_sheet(curves: dict[str, list[dict[str, Any]]]) -> Sheet:
     """Fig. 3's points: accuracy, loss, calibration and disagreement of every kind of ensemble.
 
     Args:
         curves: as `transnet.study.ensembles.curves_of` gives them.
-        compared: seeds that the tables compare, from 0 on; None for all.
     """
     rows = []
     for curve, points in curves.items():
@@ -52,11 +51,6 @@ def ensembles_sheet(curves: dict[str, list[dict[str, Any]]], compared: int | Non
         "Disagreement: mean divergence of the members' probabilities from their mean, in nats. Finds errors: area "
         "under the ROC curve when disagreement picks out the wrong answers, 0.5 for chance.",
     ]
-    seeds = {seed for points in curves.values() for point in points for members in point["seeds"] for seed in members}
-    if compared is not None and (more := sorted(seed for seed in seeds if seed >= compared)):
-        notes.append(
-            f"Networks of seeds {', '.join(map(str, more))} are among these; the tables compare those below {compared}."
-        )
     if partly := sum("calibration_error" not in entry for entry in every):
         notes.append(
             f"Of {partly} of these {len(every)} the weights were gone: they count in n, accuracy and loss alone."
@@ -68,7 +62,7 @@ def generalization_sheet(group: Group) -> Sheet:
     """Fig. 4's right panel: the losses behind the ratio."""
     rows = []
     for kind in BY_HEADS + EQUAL:
-        runs = group.compared(kind)
+        runs = group.of(kind)
         if ratios := ratios_of(runs):
             rows.append(
                 (

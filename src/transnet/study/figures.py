@@ -38,7 +38,7 @@ def draw_generalization(group: Group, folder: Path) -> list[Path]:
     """Fig. 4: learning curves over training passes, and test over train loss against the number of heads."""
     figure, (curves, scores) = new_figure(2)
     for i, kind in enumerate(("base", "t2", "base-x2")):
-        runs = group.compared(kind)
+        runs = group.of(kind)
         if not runs:
             continue
         epochs, test, train = _curves(runs)
@@ -54,7 +54,7 @@ def draw_generalization(group: Group, folder: Path) -> list[Path]:
     make_logarithmic(curves)
     curves.legend(frameon=False, fontsize=8)
     for i, (title, kinds) in enumerate((("PTm", BY_HEADS), ("base, m× epochs", ("base", *EQUAL))), 1):
-        points = {KINDS[kind].cost: ratios for kind in kinds if (ratios := ratios_of(group.compared(kind)))}
+        points = {KINDS[kind].cost: ratios for kind in kinds if (ratios := ratios_of(group.of(kind)))}
         if len(points) < 2:
             continue
         summary = [mean_and_error(ratios) for ratios in points.values()]

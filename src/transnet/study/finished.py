@@ -66,13 +66,11 @@ class Group:
 
     Attributes:
         name: as in the runs' folders, such as cifar100-fast.
-        seeds: those below count in the tables; ensembles may have needed more runs of some kinds. None: all.
         runs: by kind, in the order of their seeds.
         failed: the runs of the last study that failed.
     """
 
     name: str
-    seeds: int | None = None
     runs: dict[str, list[FinishedRun]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
@@ -92,9 +90,9 @@ class Group:
         name: str = self.some.result["config"]["data"]["name"]
         return name
 
-    def compared(self, kind: str) -> list[FinishedRun]:
-        """A kind's runs with the seeds that all kinds share."""
-        return [run for run in self.runs.get(kind, ()) if self.seeds is None or run.seed < self.seeds]
+    def of(self, kind: str) -> list[FinishedRun]:
+        """All runs of a kind. Their number may differ from another kind's: ensembles need more of some."""
+        return self.runs.get(kind, [])
 
 
 def read_folder(out: str | Path) -> list[Group]:
@@ -111,8 +109,7 @@ def read_folder(out: str | Path) -> list[Group]:
         if found is None or not Run(path).finished:
             continue
         name, kind, seed = found
-        note = notes.get(name, {})
-        group = groups.setdefault(name, Group(name, note.get("seeds"), failed=list(note.get("failed", ()))))
+        group = groups.setdefault(name, Group(name, failed=list(notes.get(name, {}).get("failed", ()))))
         result = Run(path).read_result()
         if not result.keys() >= _EVERY_RESULT:
             raise ConfigError(f"{Run(path).result} is damaged; remove the run's folder and train it again")
@@ -135,10 +132,9 @@ def _check_data(group: Group) -> None:
 
 
 def note_study(study: Study, failed: Iterable[str]) -> None:
-    """Keep what the runs themselves do not know: how many seeds the tables compare, and what failed."""
+    """Keep what the runs themselves do not know: what failed."""
     notes = _read_notes(Path(study.out))
-    seeds = max(study.seeds, notes.get(study.group, {}).get("seeds", 0))
-    notes[study.group] = {"seeds": seeds, "failed": list(failed)}
+    notes[study.group] = {"failed": list(failed)}
     write_atomically(Path(study.out) / "study.json", json.dumps({"schema": 1, "groups": notes}, indent=1).encode())
 
 

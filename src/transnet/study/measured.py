@@ -105,9 +105,7 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
     def kernels_of(run: FinishedRun) -> Found | None:
         return measured.part(f"kernels: {run.name}", [run], lambda: _kernels(run) if run.has_weights else None)
 
-    # Of every seed, since the weights may be gone when a later study compares more of them. It needs no data.
-    scored = [(run, kernels_of(run)) for kind in BY_HEADS for run in group.runs.get(kind, ())]
-    compared = {run.name for kind in BY_HEADS for run in group.compared(kind)}
+    scored = [(run, kernels_of(run)) for kind in BY_HEADS for run in group.of(kind)]  # needs no data
     ensembles = [(one, measured.part(one.name, one.members, partial(ensemble, one))) for one in ensembles_of(group)]
     for one, entry in ensembles:
         if entry and len(one.members) == MEMBERS:  # no other ensemble will want them
@@ -116,7 +114,7 @@ def measure(group: Group, out: Path, *, data: str | None = None, device: str = "
     if any(entry for _, entry in ensembles):  # then what is known of the others stands beside them
         ensembles = [(one, entry or known_of(one)) for one, entry in ensembles]
     return {
-        "invariance": _comparison([(run, found) for run, found in scored if found and run.name in compared]),
+        "invariance": _comparison([(run, found) for run, found in scored if found]),
         "ensembles": curves_of([(one, entry) for one, entry in ensembles if entry]),
     }
 

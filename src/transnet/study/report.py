@@ -98,11 +98,9 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
             "the outputs. Mean ± standard error over ensembles that share no network."
         )
         figures.append(
-            _figure(
-                "Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves, group.seeds)
-            )
+            _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
         )
-    if group.compared("base") and group.compared("t2"):
+    if group.of("base") and group.of("t2"):
         caption = (
             "Above: loss of the identity head, mean over seeds; while training it is that of augmented images. "
             "Below: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
@@ -139,18 +137,18 @@ def findings(group: Group) -> list[str]:
     def judged(gaps: list[tuple[str, Difference | None]]) -> str:
         return verdict([(f"{name}\u00a0{as_text(gap.mean, '+.2f')}" if gap else name, gap) for name, gap in gaps])
 
+    def against(rows: list[Row], tested: str) -> list[str]:
+        return [
+            f"Points against the base{tested}: {judged([(row.name, row.to_base) for row in rows])}.",
+            f"Against the base of equal training passes{tested}: {judged([(row.name, row.to_equal) for row in rows])}.",
+        ]
+
     sizes = sorted({n for row in rows for gap in (row.to_base, row.to_equal) if gap for n in gap.n})
     how = f"n = {' or '.join(map(str, sizes))}; ahead or behind is what has a 95 % interval without zero in it."
-    found = [
-        f"Points against the base: {judged([(row.name, row.to_base) for row in rows])}.",
-        f"Against the base of equal training passes: {judged([(row.name, row.to_equal) for row in rows])}.",
-    ]
-    if alone := _gains(group, "unmirrored"):
-        found[0] = "With the mirror image, as the paper tests: points " + found[0].removeprefix("Points ")
-        found += [
-            f"On the image alone: points against the base: {judged([(row.name, row.to_base) for row in alone])}.",
-            f"Against the base of equal training passes: {judged([(row.name, row.to_equal) for row in alone])}.",
-        ]
+    alone = _gains(group, "unmirrored")
+    found = against(rows, ", with the mirror image as in the paper" if alone else "")
+    if alone:
+        found += against(alone, ", on the image alone")
     return [*found, "One seed: no intervals." if sizes == [1] else f"{how} The intervals stand in the tables."]
 
 

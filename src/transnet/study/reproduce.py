@@ -36,7 +36,6 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
         if study.model:
             backbones.create(study.model, num_classes=2)
     Path(study.out).mkdir(parents=True, exist_ok=True)
-    note_study(study, ())  # a study that is killed counts the seeds that it came to
     outcome = execute(runs, _place(study), quiet=quiet)
     note_study(study, outcome.failed)
     if outcome.stopped or len(outcome.failed) == len(runs):

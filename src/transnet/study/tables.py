@@ -34,6 +34,7 @@ TITLES = {
     "unmirrored": "Tables 2 and 3 without the mirror image: one pass a head",
     "ablation": "Table 4: the algorithm alone, the architecture alone, both",
 }
+_UNSURE = "no difference shown for"
 COLUMNS = (
     "model", "accuracy %", "n", "to base", "to base of equal passes", "paper %", "ours − paper", "training passes",
     "passes an image", "parameters",
@@ -80,13 +81,13 @@ class Row:
 
 def rows_of(group: Group, target: str) -> list[Row]:
     """A table's rows; none where base or every other row is missing, or all of it stands in another table."""
-    if target == "ablation" and not (group.compared("alg") or group.compared("arch")):
+    if target == "ablation" and not (group.of("alg") or group.of("arch")):
         return []
     mirrored = group.some.protocol == "test_flip"
     if target == "unmirrored" and not mirrored:
         return []
     protocol = "test" if target == "unmirrored" else None
-    found = [(kind, part, runs) for kind, part in _ROWS[target] if (runs := group.compared(kind))]
+    found = [(kind, part, runs) for kind, part in _ROWS[target] if (runs := group.of(kind))]
     if len(found) < 2 or found[0][0] != "base":
         return []
     plain = found[0][2]
@@ -96,7 +97,7 @@ def rows_of(group: Group, target: str) -> list[Row]:
         name = KINDS[kind].full if part == "full" else KINDS[kind].pruned
         values, cost = accuracies(runs, part, protocol), runs[0].result["cost"]
         at_once = min(run.at_once for run in runs)
-        equal = group.compared(f"base-x{KINDS[kind].cost}") if KINDS[kind].epochs == 1 else []
+        equal = group.of(f"base-x{KINDS[kind].cost}") if KINDS[kind].epochs == 1 else []
         rows.append(
             Row(
                 name=name,
@@ -131,7 +132,7 @@ def accuracies(runs: Sequence[FinishedRun], part: str, protocol: str | None = No
 
 def verdict(gaps: Sequence[tuple[str, Difference | None]]) -> str:
     """Which classifiers, by their names, are ahead or behind by more than the error, and which are not."""
-    said: dict[str, list[str]] = {"ahead": [], "behind": [], "inside the error": []}
+    said: dict[str, list[str]] = {"ahead": [], "behind": [], _UNSURE: []}
     for name, gap in gaps:
         said.setdefault(_judged(gap), []).append(name)
     return "; ".join(f"{what} {', '.join(names)}" for what, names in said.items() if names)
@@ -159,7 +160,7 @@ def _judged(gap: Difference | None) -> str:
     if gap.low is None:
         return "for want of spread nothing can be said of" if gap.all_alike else "too few seeds to judge"
     if not gap.certain:
-        return "inside the error"
+        return _UNSURE
     return "ahead" if gap.mean > 0 else "behind"
 
 
@@ -203,9 +204,10 @@ def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append("One seed: no errors, no intervals, nothing bold.")
     else:
         notes.append(
-            f"Mean ± standard error, n = {' or '.join(map(str, sizes))} seeds; differences with Welch's 95 % interval. "
-            "Bold: ahead of the second best by more than the error."
+            f"Mean ± standard error, n = {' or '.join(map(str, sizes))} seeds; differences with Welch's 95 % interval."
         )
+    if any(row.leads for row in rows):
+        notes.append("Bold: ahead of the second best by more than the error.")
     notes += cautions(rows)
     if any(row.paper for row in rows):
         notes.append(f"The paper: mean ± standard error of {N} repetitions.")

@@ -81,7 +81,7 @@ def headline(results):
             behind = " At one pass per image that rival is ahead." if one_pass.certain and one_pass.mean < 0 else ""
             return (
                 f"Points of accuracy gained on {title.partition(',')[0]}, with 95 % intervals "
-                f"({group.some.settings['model']}, n = {' or '.join(map(str, sizes))} seeds):\n\n"
+                f"({group.some.settings['model']}, n = {sheets.either(sizes)} seeds):\n\n"
                 f"{bare('headline', columns, rows)}\n\n"
                 "Two heads take twice the passes in training, so the fair rival is the plain network trained for twice "
                 "the epochs; its second pass over an image, where it gets one, is the mirror image. An interval with "
@@ -118,7 +118,7 @@ def beside_the_paper(group, title):
     """A study's accuracies and the paper's, in a line."""
     rows = [row for row in in_order(by_name(group)) if row.paper]
     sizes = sorted({len(row.values) for row in rows})
-    n = "one seed" if sizes == [1] else f"n = {' or '.join(map(str, sizes))}"
+    n = "one seed" if sizes == [1] else f"n = {sheets.either(sizes)}"
     figures = [f"{row.name} {sheets.mean_of(row.values).text} ({sheets.figure(*row.paper).text})" for row in rows]
     return f"{title}, {n}: {', '.join(figures)}." if rows else None
 

@@ -309,3 +309,16 @@ def test_a_demo_that_is_stopped_says_what_was_kept(kept, message, tmp_path):
     assert child.returncode == 1
     assert said.strip() == f"transnet: {message.format(out=out)}"
     assert any(tmp_path.rglob("metrics.jsonl")) == kept
+
+
+@pytest.mark.parametrize(("given", "taken"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_that_wait_leave_the_cores_to_others_unless_told_otherwise(given, taken):
+    code = (
+        "import os, sys; from transnet.__main__ import main\n"
+        "sys.argv[1:] = ['--version']\n"
+        "try: main()\n"
+        "finally: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == f"{taken} False"  # torch reads it when it is imported

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import lightning
 import pytest
 import torch
@@ -77,3 +80,9 @@ def test_a_head_that_is_not_there_is_found_before_training():
 def test_a_head_that_cannot_be_folded_is_found_before_training():
     with pytest.raises(ValueError, match=r"prune\('r1'\): image_size=… is needed"):
         fit(TransNetModule(net("r0,r1")), PruneAtEnd(head="r1"))
+
+
+def test_without_lightning_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['lightning'] = None; import transnet.integrations.lightning"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    assert "ImportError: transnet.integrations.lightning needs Lightning: pip install 'lightning" in said

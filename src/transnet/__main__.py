@@ -9,6 +9,10 @@ def main() -> None:
     """The script ``transnet``."""
     from transnet.cli import run
 
+    # Before torch is imported: its threads would turn in circles while they wait for each other, which on cores that
+    # other programs use as well makes a small network many times slower than one thread.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # a terminal without × or … is no reason to fail

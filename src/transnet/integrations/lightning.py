@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from torch import Tensor, nn
+
+try:
+    import lightning
+except ImportError as error:
+    raise ImportError("transnet.integrations.lightning needs Lightning: pip install 'lightning>=2.6.4'") from error
 
 from transnet.model import TransNet, heads_loss
 from transnet.train.checkpoint import write_tensors

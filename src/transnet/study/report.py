@@ -14,7 +14,7 @@ from transnet.study.kernels import draw
 from transnet.study.measured import measure
 from transnet.study.plan import KINDS
 from transnet.study.run_curves import curves_of
-from transnet.study.sheets import Cell, Sheet
+from transnet.study.sheets import Cell, Sheet, either
 from transnet.study.tables import Row, rows_of, table, verdict
 from transnet.train.checkpoint import write_atomically
 from transnet.train.config import ConfigError, data_name
@@ -144,7 +144,7 @@ def findings(group: Group) -> list[str]:
         ]
 
     sizes = sorted({n for row in rows for gap in (row.to_base, row.to_equal) if gap for n in gap.n})
-    how = f"n = {' or '.join(map(str, sizes))}; ahead or behind is what has a 95 % interval without zero in it."
+    how = f"n = {either(sizes)}; ahead or behind is what has a 95 % interval without zero in it."
     alone = _gains(group, "unmirrored")
     found = against(rows, ", with the mirror image as in the paper" if alone else "")
     if alone:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transnet.measure.metrics import Difference, as_text, mean_and_error
@@ -79,6 +79,12 @@ NOTHING = Cell("–")
 def name(text: str) -> Cell:
     """A row's name."""
     return Cell(text, text)
+
+
+def either(sizes: Iterable[int]) -> str:
+    """Numbers as alternatives, each once: 2, 3 or 6."""
+    *most, last = map(str, sorted(set(sizes)))
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def count(value: int | None) -> Cell:

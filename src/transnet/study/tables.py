@@ -204,7 +204,7 @@ def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append("One seed: no errors, no intervals, nothing bold.")
     else:
         notes.append(
-            f"Mean ± standard error, n = {' or '.join(map(str, sizes))} seeds; differences with Welch's 95 % interval."
+            f"Mean ± standard error, n = {sheets.either(sizes)} seeds; differences with Welch's 95 % interval."
         )
     if any(row.leads for row in rows):
         notes.append("Bold: ahead of the second best by more than the error.")

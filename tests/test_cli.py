@@ -117,8 +117,14 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
         again = shown[str(path)]["plain"]
         assert again["full"]["accuracy"] == result["test"]["full"]["accuracy"]
         assert again["pruned"]["loss"] == pytest.approx(result["test"]["pruned"]["loss"], rel=1e-5)
+        assert sum(entry["n"] for entry in shown[str(path)]["classes"]) == again["full"]["n"]
+        right = sum(entry["n"] * entry["accuracy"] for entry in shown[str(path)]["classes"])
+        assert right == pytest.approx(again["pruned"]["accuracy"] * again["full"]["n"])
     assert shown["ensemble"]["plain"]["full"]["passes"] == 3
-    assert "pruned" in transnet("evaluate", t2, check=0).stdout
+    both = transnet("evaluate", t2, base, check=0).stdout
+    assert "pruned (head 0: r0)" in both
+    assert both.count("most often taken for") == 2
+    assert " ".join(both.split()).count("where 0 is agreement") == 1
     assert "without --val-fraction" in transnet("evaluate", base, "--split", "val", check=2).stderr
     assert "a run is given twice" in transnet("evaluate", t2, f"{t2}/", check=2).stderr
 

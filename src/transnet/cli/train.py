@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
         images = counted(result["test"]["full"]["n"], "image")
         print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
-        print_scores({"plain": result["test"], "with flip": result["test_flip"]})
+        print_scores(result["test"], result["test_flip"])
     return 0
 
 

@@ -22,7 +22,7 @@ from transnet.data.folder import images_below
 from transnet.ship.anytime import calibrate_run, run_heads
 from transnet.ship.models import Model, open_model
 from transnet.train.config import ConfigError
-from transnet.train.progress import say
+from transnet.train.progress import printable, say
 
 Format = Literal["table", "jsonl", "csv"]
 
@@ -202,11 +202,6 @@ def _report(name: str, error: Exception, bad: list[str]) -> None:
     bad.append(name)
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     say(f"transnet: {printable(name)}: {printable(reason)}")
-
-
-def printable(text: str) -> str:
-    """Names come from strangers: without the control characters that would steer a terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _shown(images: Iterable[tuple[str, Tensor]], total: int) -> Iterator[tuple[str, Tensor]]:

@@ -59,6 +59,13 @@ def test_bad_files_are_reported_and_passed_over(tmp_path, capsys):
     assert "3 of 5 images could not be read and were passed over" in captured.err
 
 
+def test_a_single_path_without_an_image_is_said_once(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for name, message in (("empty", "a folder without images in it"), ("nowhere.png", "No such file or directory")):
+        assert run(["predict", str(digits_run()), str(tmp_path / name)]) == 1
+        assert capsys.readouterr().err == f"transnet: {tmp_path / name}: {message}\n"
+
+
 def test_standard_input_is_one_image(tmp_path, capsys, monkeypatch):
     content = digit_files(tmp_path, 1)[0].read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))

@@ -88,7 +88,7 @@ def predict_files(
         model, _shown(_read(model, found, bad), len(found)), confidence=confidence, batch_size=batch_size
     )
     _WRITERS[format](predictions, out)
-    if bad:
+    if bad and len(found) > 1:  # of a single one the line above says it all
         say(f"transnet: {len(bad)} of {len(found)} images could not be read and were passed over")
     return 1 if bad else 0
 

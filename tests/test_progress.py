@@ -8,6 +8,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,10 +92,17 @@ def test_who_does_not_speak_writes_no_log(tmp_path: Path, capfd: pytest.CaptureF
     train(settings(data, tmp_path / "spoken", epochs=1, evaluate_every=0), model=plain())
     said = capfd.readouterr().err
     assert re.search(r"^epoch 1 of 1: loss \d\.\d{4}, test accuracy .* images/s, 0:00:00 left$", said, re.MULTILINE)
-    assert "8×8, in memory" in said
+    assert "3 classes, 8×8, in memory" in said
     assert "1 epoch of batch 32" in said
     assert said.splitlines()[1].endswith("CPU, 1 thread")
     assert "warning" not in said
+
+
+def test_images_that_are_not_square_are_said_to_be_cut(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 1), dtype=np.uint8)
+    np.savez(tmp_path / "wide.npz", x_train=x, y_train=np.arange(20) % 2, x_test=x[:4], y_test=np.arange(4) % 2)
+    train(settings(tmp_path / "wide.npz", tmp_path / "run", epochs=1, batch_size=10, evaluate_every=0))
+    assert "2 classes, cut to 12×12, in memory" in capfd.readouterr().err
 
 
 def test_a_run_that_diverged_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,10 @@ def test_the_live_line_has_epoch_bar_and_time_left_first_and_fits_80_columns(mon
         with RunProgress(names, 60, 5, shown=True) as shown:
             shown.epoch(entry(3, names))
             shown.bar.refresh()
-        said = os.read(reader, 100_000).decode()
+        read = b""
+        while b"all heads" not in read:  # a terminal hands over a part of what was written
+            read += os.read(reader, 100_000)
+        said = read.decode()
     os.close(reader)
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in re.split(r"[\r\n]", said)]
     line = next(line for line in lines if "3/60" in line)

@@ -90,7 +90,7 @@ def test_mistakes_say_what_would_work(net, x):
 
 def test_images_that_a_later_head_could_not_take_are_refused_at_once(net):
     wide = torch.randn(2, 1, 8, 12)
-    with pytest.raises(ValueError, match="need square images"):
+    with pytest.raises(ValueError, match="needs square images"):
         anytime(net, wide, confidence=0)
 
 

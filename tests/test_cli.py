@@ -101,6 +101,15 @@ def test_a_runs_config_repeats_it_bit_for_bit(t2, tmp_path):
     assert "accuracy" in changed.stdout
 
 
+@pytest.mark.parametrize("flag", ["--tensorboard", "--no-tensorboard", None])
+def test_curves_that_were_asked_for_and_cannot_be_written_are_said(flag, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("transnet.cli.train.find_spec", lambda _: None)
+    monkeypatch.setattr("transnet.train.loop.train", lambda _: (_ for _ in ()).throw(ValueError("no further")))
+    run(["train", "digits", *([flag] if flag else []), "--out", str(tmp_path / "run")])
+    said = "--tensorboard: TensorBoard is not installed" in capsys.readouterr().err
+    assert said == (flag == "--tensorboard")
+
+
 def test_an_existing_folder_is_refused_and_a_finished_run_resumed_at_once(t2):
     before = (t2 / "result.json").stat().st_mtime_ns
     words = ("train", "digits", "--transforms", "r0,r1", "--val-fraction", "0.2", *QUICK, "--out", t2)
@@ -117,8 +126,14 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
         again = shown[str(path)]["plain"]
         assert again["full"]["accuracy"] == result["test"]["full"]["accuracy"]
         assert again["pruned"]["loss"] == pytest.approx(result["test"]["pruned"]["loss"], rel=1e-5)
+        assert sum(entry["n"] for entry in shown[str(path)]["classes"]) == again["full"]["n"]
+        right = sum(entry["n"] * entry["accuracy"] for entry in shown[str(path)]["classes"])
+        assert right == pytest.approx(again["pruned"]["accuracy"] * again["full"]["n"])
     assert shown["ensemble"]["plain"]["full"]["passes"] == 3
-    assert "pruned" in transnet("evaluate", t2, check=0).stdout
+    both = transnet("evaluate", t2, base, check=0).stdout
+    assert "pruned (head 0: r0)" in both
+    assert both.count("most often taken for") == 2
+    assert " ".join(both.split()).count("where 0 is agreement") == 1
     assert "without --val-fraction" in transnet("evaluate", base, "--split", "val", check=2).stderr
     assert "a run is given twice" in transnet("evaluate", t2, f"{t2}/", check=2).stderr
 
@@ -203,12 +218,15 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
     ("words", "message"),
     [
         (["trian"], "did you mean train"),
+        (["export", "runs/t2"], "unknown verb 'export'; here that is transnet prune --format onnx (known: train "),
+        (["eval", "runs/t2"], "here that is transnet evaluate"),
+        (["classify", "cat.jpg"], "here that is transnet predict"),
         (["train", "cifar1000", "--out", "{out}"], "cifar1000: no such name"),
         (["train", "~nobody-of-that-name/pets", "--out", "{out}"], "~nobody-of-that-name/pets: no such name"),
         (["train", "digits", "--transforms", "r0,r9", "--out", "{out}"], "unknown 'r9'"),
         (["train", "digits", "--model", "resnet19", "--out", "{out}"], "unknown 'resnet19'"),
         (["train", "digits", "--model", "timm:resnet81", "--out", "{out}"], "timm has no 'resnet81'"),
-        (["train", "digits", "--epochs", "0", "--out", "{out}"], "--epochs: 0 was given"),
+        (["train", "digits", "--epochs", "0", "--out", "{out}"], "transnet: --epochs: 0 was given"),
         (["train", "digits", "--val-fraction", "1.5", "--out", "{out}"], "--val-fraction"),
         (["train", "digits", "--epochs", "many", "--out", "{out}"], "--epochs"),
         (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: 'tpu' was given"),
@@ -232,6 +250,7 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
         (["evaluate", "ensemble", "nowhere"], "give ./ensemble"),
         (["prune", "nowhere", "--out", "{out}"], "does not exist"),
         (["demo", "--seeds", "0"], "at least 1"),
+        (["reproduce", "pruned", "--data", "digits", "--seeds", "0", "--out", "{out}"], "transnet: --seeds: 0 was"),
     ],
 )
 def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_path, capsys):
@@ -241,7 +260,9 @@ def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_pat
     except SystemExit as left:  # what the parser of options does
         status = left.code
     assert status == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert not re.search("Error parsing [A-Z]", said)  # no user knows what a class is called
     assert not (tmp_path / "out").exists()  # so that the corrected command need not be told of it
 
 

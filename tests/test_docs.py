@@ -123,6 +123,15 @@ def test_a_pages_code_runs_with_what_is_slow(page, tmp_path, monkeypatch):
     follow(page, tmp_path, slow=True)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "howto").glob("*.md")), ids=lambda page: page.stem)
+def test_a_howto_can_be_followed_after_the_tutorial(page):
+    def made(page: Path) -> list[str]:
+        commands = [words for b in BLOCKS if b.page == page and b.runs and b.kind == "bash" for words in b.commands()]
+        return [words[words.index("--out") + 1] for words in commands if "--out" in words]
+
+    assert not set(made(page)) & set(made(ROOT / "docs" / "tutorial.md"))
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
 def test_code_runs_or_says_why_not(block):
     if block.mark:

@@ -13,7 +13,7 @@ from transnet import TransNet, d4, load
 from transnet.backbones import create
 from transnet.data import open_data
 from transnet.data.augment import View
-from transnet.measure.evaluate import count, ensemble_scores, outputs, result_of, scores, scores_of
+from transnet.measure.evaluate import class_scores, count, ensemble_scores, outputs, result_of, scores, scores_of
 from transnet.train.distributed import World
 from transnet.train.look import Looker
 
@@ -171,6 +171,16 @@ def test_outputs_give_the_scores_that_count_gives() -> None:
         from_logits, from_sums = scores_of(views[i], y, net.transforms), scores(sums[i], net.transforms)
         assert {key: from_logits["full"][key] for key in from_sums["full"]} == pytest.approx(from_sums["full"])
         assert from_logits["heads"][1]["loss"] == pytest.approx(from_sums["heads"][1]["loss"])
+
+
+def test_a_classs_accuracy_and_what_it_is_taken_for() -> None:
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 3])
+    said = torch.tensor([0, 1, 3, 3, 1, 1, 0])
+    assert class_scores(F.one_hot(said, 4).float(), y, ("a", "b", "c", "d")) == [
+        {"class": "a", "n": 4, "accuracy": 0.25, "taken_for": "d", "mistakes": 2},
+        {"class": "b", "n": 2, "accuracy": 1.0, "taken_for": None, "mistakes": 0},
+        {"class": "d", "n": 1, "accuracy": 0.0, "taken_for": "a", "mistakes": 1},
+    ]  # of c there is no image
 
 
 def test_an_ensemble_is_the_mean_of_its_members_outputs() -> None:

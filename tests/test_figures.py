@@ -250,6 +250,34 @@ def test_a_users_names_are_drawn_as_they_are(tmp_path: Path) -> None:
             assert "p$1^$ (r0)" in path.read_text()
 
 
+@pytest.mark.parametrize(("measure", "ends"), [("l2", (0.0, 1.6)), ("cosine", (0.0, 1.0))])
+def test_bars_end_where_there_are_no_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: str, ends: tuple[float, float]
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("transnet.study.kernels.save", lambda figure, path: drawn.append(figure) or [])
+    layers = {
+        "a": {"mean": 0.6, "std": 1.0, "n": 4, "random": 0.6},
+        "b": {"mean": 0.5, "std": None, "n": 1, "random": 1},
+    }
+    draw({"group": "r0,r1", "measure": measure, "runs": {"x": {"transforms": "r0", "layers": layers, "last": [0.5]}}},
+         tmp_path)  # fmt: skip
+    (bars,) = drawn[0].axes[0].collections
+    assert [tuple(segment[:, 1]) for segment in bars.get_segments()] == [pytest.approx(ends), (0.5, 0.5)]
+
+
+@pytest.mark.parametrize("measure", ["l2", "relative", "cosine", "pearson"])
+def test_the_table_says_what_is_measured_and_which_way_is_invariant(
+    measure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer = {"mean": 0.5, "std": 0.1, "n": 4, "random": 0.6}
+    run = {"transforms": "r0", "layers": {"a": layer}, "last": [0.1]}
+    print_comparison({"group": "r0,r1", "measure": measure, "runs": {"x": run}})
+    said = " ".join(capsys.readouterr().out.split())
+    assert "r0,r1" in said
+    assert f"({measure}): {'lower' if measure in ('l2', 'relative') else 'higher'} is more invariant; mean ±" in said
+
+
 def test_the_table_has_every_runs_layers(capsys: pytest.CaptureFixture[str]) -> None:
     layer = {"mean": 0.5, "std": 0.1, "n": 4, "random": 0.6}
     shallow = {"transforms": "r0", "layers": {"a": layer, "b": layer}, "last": [0.1]}

@@ -96,7 +96,10 @@ def refused(root: Path, match: str) -> None:
 def test_classes_that_differ_are_refused(tmp_path: Path) -> None:
     class_folder(tmp_path / "train", ("cat", "dog"), n=2)
     class_folder(tmp_path / "val", ("cat", "cow"), n=2)
-    refused(tmp_path, "1 of 2 classes are missing, among them 'dog'")
+    refused(tmp_path, "missing, among them 'dog', and 'cow' is there, which is not in the training set; every class")
+    (tmp_path / "val" / "cow").rename(tmp_path / "val" / ".cow")
+    refused(tmp_path, "1 of 2 classes are missing, among them 'dog'; every class needs a folder of its name in val/")
+    (tmp_path / "val" / ".cow").rename(tmp_path / "val" / "cow")
     class_folder(tmp_path / "val" / "more", ("x",), n=2)
     (tmp_path / "val" / "cow").rename(tmp_path / "val" / "dog")
     refused(tmp_path, "'more' is not in the training set")
@@ -109,7 +112,9 @@ def test_empty_class_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_class_is_refused(tmp_path: Path) -> None:
-    refused(class_folder(tmp_path / "pets", ("cat",), n=4), "only one class, 'cat'")
+    refused(
+        class_folder(tmp_path / "pets", ("cat",), n=4), "only one class, 'cat'; a classifier needs two; expected is"
+    )
 
 
 def test_no_images_at_all_is_refused(tmp_path: Path) -> None:

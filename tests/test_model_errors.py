@@ -106,6 +106,29 @@ def test_heads_that_cannot_be_had_are_errors():
     assert TransNet(normed, init="copy")(batch()[0]).shape == (4, 2, K)
 
 
+def test_a_transnet_of_a_transnet():
+    with pytest.raises(TypeError, match=r"a TransNet was given, which has its heads already; give a plain model"):
+        TransNet(TransNet(small()))
+
+
+def test_images_that_are_not_scaled_yet():
+    x = torch.randint(0, 256, batch()[0].shape, dtype=torch.uint8)
+    net = TransNet(small(), "r0,r1")
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"torch\.uint8 was given, which \w+ does not take; scale them to floating"
+        ):
+            net(x)
+        net(x / 255)
+
+    class Scaling(nn.Module):
+        def forward(self, x):
+            return x.float() / 255
+
+    inside = TransNet(nn.Sequential(Scaling(), small()), "r0,r1")  # such a model takes them as they are
+    assert inside(x).shape == (4, 2, K)
+
+
 def test_a_timm_model_whose_head_was_replaced():
     model = timm.create_model("resnet18", num_classes=K)
     model.fc = nn.Sequential(nn.Dropout(0.2), nn.Linear(512, K))
@@ -188,8 +211,10 @@ def test_pruning_without_the_identity():
 
 def test_rectangular_images_with_quarter_turns():
     x = torch.randn(2, 3, 8, 6)
-    with pytest.raises(ValueError, match="images of 8×6: r1 swap height and width"):
+    with pytest.raises(ValueError, match="images of 8×6: r1 swaps height and width and needs square"):
         TransNet(Bare(), "r0,r1")(x)
+    with pytest.raises(ValueError, match="images of 8×6: r1 m1 swap height and width and need square"):
+        TransNet(Bare(), "r0,r1,m1")(x)
     assert TransNet(Bare(), "r0,r2,m0,m2")(x).shape == (2, 4, K)
 
 

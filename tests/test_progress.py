@@ -8,15 +8,16 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from small_runs import images_file, plain, settings
-from transnet.measure.evaluate import ensemble_scores, scores_of
+from transnet.measure.evaluate import class_scores, ensemble_scores, scores_of
 from transnet.train import progress
 from transnet.train.device import device_name
 from transnet.train.loop import train
-from transnet.train.progress import RunProgress, counted, loss_text, notes, print_scores
+from transnet.train.progress import RunProgress, counted, loss_text, notes, print_scores, printable
 
 
 def entry(epoch: int, names: tuple[str, ...] = ("r0", "r1"), **changes: Any) -> dict[str, Any]:
@@ -41,7 +42,10 @@ def test_the_live_line_has_epoch_bar_and_time_left_first_and_fits_80_columns(mon
         with RunProgress(names, 60, 5, shown=True) as shown:
             shown.epoch(entry(3, names))
             shown.bar.refresh()
-        said = os.read(reader, 100_000).decode()
+        read = b""
+        while b"all heads" not in read:  # a terminal hands over a part of what was written
+            read += os.read(reader, 100_000)
+        said = read.decode()
     os.close(reader)
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in re.split(r"[\r\n]", said)]
     line = next(line for line in lines if "3/60" in line)
@@ -91,10 +95,17 @@ def test_who_does_not_speak_writes_no_log(tmp_path: Path, capfd: pytest.CaptureF
     train(settings(data, tmp_path / "spoken", epochs=1, evaluate_every=0), model=plain())
     said = capfd.readouterr().err
     assert re.search(r"^epoch 1 of 1: loss \d\.\d{4}, test accuracy .* images/s, 0:00:00 left$", said, re.MULTILINE)
-    assert "8×8, in memory" in said
+    assert "3 classes, 8×8, in memory" in said
     assert "1 epoch of batch 32" in said
     assert said.splitlines()[1].endswith("CPU, 1 thread")
     assert "warning" not in said
+
+
+def test_images_that_are_not_square_are_said_to_be_cut(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 1), dtype=np.uint8)
+    np.savez(tmp_path / "wide.npz", x_train=x, y_train=np.arange(20) % 2, x_test=x[:4], y_test=np.arange(4) % 2)
+    train(settings(tmp_path / "wide.npz", tmp_path / "run", epochs=1, batch_size=10, evaluate_every=0))
+    assert "2 classes, cut to 12×12, in memory" in capfd.readouterr().err
 
 
 def test_a_run_that_diverged_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -117,34 +128,99 @@ def test_a_loss_that_ran_away_is_short() -> None:
     assert loss_text(math.inf) == "inf"
 
 
-def test_scores_with_flip_are_two_tables_that_fit_80_columns(
+def test_a_strangers_name_does_not_steer_the_terminal() -> None:
+    assert printable("a\x1b\nb") == "a��b"
+
+
+def scored(names: tuple[str, ...], *, n: int = 60, passes: int = 1, seed: int = 0) -> dict[str, Any]:
+    logits = torch.randn(n, len(names), 3, generator=torch.Generator().manual_seed(seed))
+    return scores_of(logits, torch.arange(n) % 3, names, passes=passes)
+
+
+def test_scores_with_the_mirror_image_are_two_tables_that_fit_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    generator = torch.Generator().manual_seed(0)
-    logits, y = torch.randn(60, 4, 3, generator=generator), torch.arange(60) % 3
     names = ("r0", "r1", "r2", "r3")
-    views = {"plain": scores_of(logits, y, names), "with flip": scores_of(logits, y, names, passes=2)}
-    print_scores(views)
+    alone, both = scored(names), scored(names, passes=2, seed=1)
+    print_scores(alone, both)
     said = capsys.readouterr().out
     assert "…" not in said
     assert max(map(len, said.splitlines())) <= 80
     for column in ("passes", "accuracy %", "loss", "calibration error %", "head 3: r3"):
         assert said.count(column) == 2
-    assert said.index("plain") < said.index("with flip")
-    print_scores({"plain": views["plain"], "with flip": None})
-    assert "plain" not in capsys.readouterr().out  # one table needs no name
+    assert said.index("the image alone") < said.index("the image and its mirror image")
+    words = " ".join(said.split())
+    assert words.count("where 0 is agreement") == words.count("1 never fails") == 1  # explained once
+    share, apart = 100 * both["full"]["split_votes"], both["full"]["disagreement"]
+    assert (
+        f"On the image and its mirror image, the heads: {share:.1f} % of the images, {apart:.4f} nats, AUROC "
+        f"{both['full']['error_auroc']:.3f}." in words
+    )
+    print_scores(alone, None)
+    assert "the image alone" not in capsys.readouterr().out  # one table needs no name
+
+
+def first_column(said: str) -> list[str]:
+    return [line.split("│")[1].strip() for line in said.splitlines() if line.startswith("│")]
+
+
+def test_each_classifier_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    for names, rows in (
+        (("r0", "r1"), ["pruned (head 0: r0)", "full", "head 1: r1"]),
+        (("r1", "r0", "r0"), ["pruned (head 1: r0)", "full", "head 0: r1", "head 2: r0"]),
+        (("r1", "r2"), ["full", "head 0: r1", "head 1: r2"]),
+        (("r0",), ["the one head: r0"]),
+        (("r1",), ["the one head: r1"]),
+    ):
+        print_scores(scored(names), None)
+        assert first_column(capsys.readouterr().out) == rows
 
 
 def test_what_disagreement_means_is_said_of_heads_and_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, y = torch.randn(60, 2, 3, generator=generator), torch.arange(60) % 3
-    print_scores({"plain": scores_of(logits, y, ("r0", "r1"))})
+    print_scores(scores_of(logits, y, ("r0", "r1")), None)
     said = " ".join(capsys.readouterr().out.split())
     assert re.search(r"The heads do not all choose the same class for \d+\.\d % of the images;", said)
     assert "nats on average, where 0 is agreement. How far they differ tells wrong answers from right ones" in said
-    runs = ensemble_scores([(logits,), (logits.flip(1),)], y, [("r0", "r1")] * 2)
-    print_scores(runs)
-    said = " ".join(capsys.readouterr().out.split())
+    runs = ensemble_scores([(logits,), (logits.flip(1),)], y, [("r0", "r1")] * 2)["plain"]
+    assert runs is not None
+    print_scores(runs, None)
+    out = capsys.readouterr().out
+    assert first_column(out) == ["pruned", "full"]
+    said = " ".join(out.split())
     assert "The runs' pruned classifiers do not all choose" in said
-    assert "The runs' full models do not all choose" in said
+    assert "The runs' full models: 0.0 % of the images, 0.0000 nats" in said
+    print_scores(runs, None, explained=True)
+    assert "The runs' pruned classifiers: " in capsys.readouterr().out
+
+
+def test_an_ensemble_of_single_heads_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    logits, y = torch.randn(60, 2, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+    runs = ensemble_scores([(logits[:, :1],), (logits[:, 1:],)], y, [("r0",)] * 2)["plain"]
+    assert runs is not None
+    print_scores(runs, None)
+    said = capsys.readouterr().out
+    assert first_column(said) == ["pruned and full"]
+    assert "The runs do not all choose" in said
+
+
+def test_the_weakest_classes_are_named_where_that_says_something(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"kind {i}" for i in range(8)]
+    y = torch.arange(160) % 8
+    said = y.clone()
+    for label in range(7):  # 0 is never wrong, 7 neither, 1 to 6 the more often the larger
+        said[torch.where(y == label)[0][:label]] = (label + 1) % 8
+    classes = class_scores(torch.nn.functional.one_hot(said, 8).float(), y, names)
+    print_scores(scored(("r0",)), None, classes)
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("│ kind")
+    ]
+    assert rows[0] == ["kind 6", "20", "70.0", "kind 7", "6"]
+    assert [row[0] for row in rows] == ["kind 6", "kind 5", "kind 4", "kind 3", "kind 2"]
+    for too_few in (classes[:2], [{**entry, "n": 10} for entry in classes], classes[:1] + classes[7:] + classes[:1]):
+        print_scores(scored(("r0",)), None, too_few)
+        assert "most often" not in capsys.readouterr().out

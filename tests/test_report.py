@@ -153,6 +153,35 @@ def test_a_phone_shows_figures_whole(page: Any) -> None:
         assert min(sizes) > 6
 
 
+def test_figures_stand_two_in_a_row_where_they_fit(page: Any) -> None:
+    def places() -> list[tuple[int, int]]:
+        return [(svg.rect["x"], svg.rect["y"]) for svg in page.find_elements("css selector", "figure svg")]
+
+    look(page, 1400)
+    (left, above), (right, beside), (_, below), _ = places()
+    assert left < right
+    assert abs(above - beside) < 2
+    assert below > above
+    look(page, 390)
+    assert len({x for x, _ in places()}) == 1
+    look(page, 1400)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert len({x for x, _ in places()}) == 1
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_phones_tables_have_a_header_of_one_line_sorted_or_not(page: Any) -> None:
+    look(page, 390)
+    table = page.find_element("id", "digits-fast-pruned")
+    header, row = (table.find_element("css selector", f"{part} tr") for part in ("thead", "tbody"))
+    before = header.rect["height"]
+    assert before < 1.5 * row.rect["height"]
+    header.find_element("css selector", "th:nth-child(2) button").click()
+    assert header.rect["height"] == before
+
+
 def test_a_wide_table_says_where_there_is_more_and_keeps_its_names(page: Any) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 

@@ -49,6 +49,20 @@ def ask(server, method="GET", path="/", body=None, **headers):
     return response, content
 
 
+def test_the_page_names_the_model_and_not_the_folders_above_it():
+    run = digits_run()
+    for source, name in ((run, run.name), (f"{run}/../{run.name}/", run.name)):
+        server = PageServer(open_model(source))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            page = ask(server)[1].decode()
+        finally:
+            server.shutdown()
+            server.server_close()
+        assert f'"name": {json.dumps(name)}' in page
+        assert str(run.parent) not in page
+
+
 def test_what_is_shown_is_what_the_network_says(tmp_path):
     model = open_model(digits_run())
     file = digit_files(tmp_path, 1)[0].read_bytes()
@@ -225,7 +239,8 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
     with chromium() as driver:
         driver.get(server.url)
         text = lambda name: driver.find_element(By.ID, name).text  # noqa: E731
-        assert "heads r0 r1 r2" in text("about")
+        assert text("title") == f"Try {digits_run().name}"
+        assert "10 classes, heads r0 r1 r2" in text("about")
         driver.find_element(By.ID, "file").send_keys(str(chosen))
         WebDriverWait(driver, 20).until(lambda _: text("answer"))
         cards = driver.find_elements(By.CSS_SELECTOR, "#heads .card")
@@ -233,6 +248,8 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         loaded = "return [...document.images].every(i => i.complete && i.naturalWidth > 0)"
         WebDriverWait(driver, 5).until(lambda d: d.execute_script(loaded))
         assert text("answer").startswith(wanted["ensemble"][0]["class"] + ",")
+        agree = sum(head["classes"][0]["class"] == wanted["ensemble"][0]["class"] for head in wanted["heads"])
+        assert text("agreement") == f"{agree} of 3 heads chose this class."
 
         def threshold(value):
             script = "const s = arguments[0]; s.value = arguments[1]; s.dispatchEvent(new Event('input'))"
@@ -243,6 +260,9 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         assert "are enough, stop" in text("steps")
         assert threshold(1).startswith("3 of 3 passes")
         assert "no head is left" in text("steps")
+        assert [line.partition(":")[0] for line in text("steps").splitlines()] == [
+            "r0 alone", "r0 and r1 together", "r0, r1 and r2 together",
+        ]  # fmt: skip
         x = server.model.prepare(chosen.read_bytes())[None]
         one, two, _ = (step["lead"] for step in wanted["steps"])
         seen = []

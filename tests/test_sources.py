@@ -104,6 +104,7 @@ def test_how_unknown_images_are_shown(
     data = open_data(str(tmp_path), image_size=given)
     assert (data.image_size, data.stored_size, data.augmentation) == expected
     assert data.channels == shape[2]
+    assert data.square == (shape[0] == shape[1])
 
 
 def test_one_coloured_image_makes_all_rgb(tmp_path: Path) -> None:

@@ -107,9 +107,10 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
         raise ValueError(f"images: {given} was given; a batch of shape (B, C, H, W) is needed")
     square = [name for name in names if name in d4.NAMES and d4.swaps_sides(name)]
     if square and x.shape[-1] != x.shape[-2]:
+        turned = list(dict.fromkeys(square))
+        swap = "swaps height and width and needs" if len(turned) == 1 else "swap height and width and need"
         raise ValueError(
-            f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(dict.fromkeys(square))} swap height and width and need "
-            "square images; r0 r2 m0 m2 work on any"
+            f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(turned)} {swap} square images; r0 r2 m0 m2 work on any"
         )
     if readable(x) and x.is_floating_point() and not torch.isfinite(x).all():
         raise ValueError("images: the batch holds NaN or infinite values")

@@ -53,6 +53,8 @@ class TransNet(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(f"model: an nn.Module is needed, {type(model).__name__} was given")
+        if isinstance(model, TransNet):
+            raise TypeError("model: a TransNet was given, which has its heads already; give a plain model: net.prune()")
         one_of("heads", heads, ("separate", "shared"))
         one_of("init", init, ("fresh", "copy"))
         one_of("bn", bn, ("joint", "separate"))
@@ -112,12 +114,25 @@ class TransNet(nn.Module):
         return d4.keep_format(y, x)
 
     def _features(self, x: Tensor) -> Tensor:
-        """f(x). The first batch shows whether the layer taken out was the model's last: its place hands on −f(x).
+        """f(x)."""
+        if torch.compiler.is_compiling():
+            return self.backbone(x)
+        try:
+            return self.backbone(x) if self._checked or not len(x) else self._first_features(x)
+        except RuntimeError as error:
+            if x.is_floating_point() or isinstance(error, torch.OutOfMemoryError):
+                raise
+            kind = type(self.backbone).__name__
+            raise ValueError(  # not before it was tried: a model may scale its images itself
+                f"images: {x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
+                "model was trained: x.float() / 255"
+            ) from error
+
+    def _first_features(self, x: Tensor) -> Tensor:
+        """The first batch shows whether the layer taken out was the model's last: its place hands on −f(x).
 
         Only a model in which nothing follows returns just that.
         """
-        if self._checked or torch.compiler.is_compiling() or not len(x):
-            return self.backbone(x)
         seen: list[Tensor] = []
         place = self.backbone.get_submodule(self._head_paths[0])
 

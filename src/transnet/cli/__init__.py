@@ -22,6 +22,18 @@ VERBS = {
     "demo": "base against TransNet on scikit-learn's digits, in under two minutes",
 }
 
+# What other programs call what these verbs do.
+ELSEWHERE = {
+    "export": "prune --format onnx",
+    "convert": "prune --format onnx",
+    "fit": "train",
+    "test": "evaluate",
+    "eval": "evaluate",
+    "validate": "evaluate",
+    "infer": "predict",
+    "classify": "predict",
+}
+
 HELP = """usage: transnet VERB …
 
 Image classifiers that generalise better at no cost at prediction time.
@@ -52,6 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
+        if verb in ELSEWHERE:
+            hint = f"; here that is transnet {ELSEWHERE[verb]}"
         print(f"transnet: unknown verb {verb!r}{hint} (known: {' '.join(VERBS)})", file=sys.stderr)
         return 2
     return _guarded(verb, rest)

@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-import tyro
+from transnet.cli.options import checked
 
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out the study, say what it found, and print where its report lies."""
     from transnet.study.plan import Study
 
-    study = tyro.cli(Study, prog="transnet reproduce", args=list(arguments))
+    study = checked(Study, "transnet reproduce", arguments)
     from transnet.study.reproduce import reproduce
 
     outcome, page = reproduce(study)

@@ -3,10 +3,13 @@
 import dataclasses
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
+
+from transnet.cli.options import checked
 
 if TYPE_CHECKING:
     from transnet.train.config import TrainConfig
@@ -16,13 +19,16 @@ def run(arguments: Sequence[str]) -> int:
     """Train, and print the scores on the test set."""
     config = train_config(arguments)
     from transnet.train.loop import train
-    from transnet.train.progress import counted, print_scores
+    from transnet.train.progress import counted, print_scores, say
 
+    speaks = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes, for all
+    if speaks and "--tensorboard" in arguments and config.tensorboard and not find_spec("tensorboard"):
+        say("--tensorboard: TensorBoard is not installed, so no curves are written for it; pip install tensorboard")
     result = train(config)
-    if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+    if speaks:
         images = counted(result["test"]["full"]["n"], "image")
         print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
-        print_scores({"plain": result["test"], "with flip": result["test_flip"]})
+        print_scores(result["test"], result["test_flip"])
     return 0
 
 
@@ -33,7 +39,7 @@ def train_config(arguments: Sequence[str]) -> "TrainConfig":
     words = _without(arguments, "--config")
 
     def parsed(default: TrainConfig) -> TrainConfig:
-        return tyro.cli(TrainConfig, prog="transnet train", args=words, default=default)
+        return checked(TrainConfig, "transnet train", words, default=default)
 
     if (path := _value(arguments, "--config")) is not None:
         if not path:

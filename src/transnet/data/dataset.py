@@ -29,6 +29,7 @@ class DataSet:
         image_size: side of the square the network sees.
         stored_size: side at which images are held. Where it is larger than ``image_size``, training cuts
             squares of ``image_size`` at random out of it and tests cut the centre.
+        square: whether all images are as wide as they are high; of others the network sees a square cut out.
         augmentation: what training does beside that.
         mean: of each channel in 0..1, over the training images (without the validation split), before
             resizing.
@@ -46,6 +47,7 @@ class DataSet:
     channels: int
     image_size: int
     stored_size: int
+    square: bool
     augmentation: Augmentation
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -77,7 +77,7 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
         if empty:
             raise DataError(f"{root / folder}: no images found; {_LAYOUT}")
     if len(classes) < 2:
-        raise DataError(f"{root}: only one class, {classes[0]!r}; a classifier needs two. {_LAYOUT}")
+        raise DataError(f"{root}: only one class, {classes[0]!r}; a classifier needs two; {_LAYOUT}")
     return Source(FileStore(root, paths), np.array(labels, np.int64), classes, settle_parts(rows))
 
 
@@ -87,12 +87,14 @@ def _same_classes(
     where = root / folder
     if not found:
         raise DataError(f"{where}: no class folders in it; {_LAYOUT}")
+    extra = sorted(set(found) - set(classes)) if exact else []
     if missing := sorted(set(classes) - set(found)):
+        other = f", and {extra[0]!r} is there, which is not in the training set" if extra else ""
         raise DataError(
-            f"{where}: {len(missing)} of {len(classes)} classes are missing, among them {missing[0]!r};"
-            f" every class needs a folder in {folder}/"
+            f"{where}: {len(missing)} of {len(classes)} classes are missing, among them {missing[0]!r}{other};"
+            f" every class needs a folder of its name in {folder}/"
         )
-    if exact and (extra := sorted(set(found) - set(classes))):
+    if extra:
         raise DataError(
             f"{where}: class {extra[0]!r} is not in the training set; the classes of all parts must be the same"
         )

@@ -93,6 +93,7 @@ def open_data(
         channels=channels,
         image_size=look.image_size,
         stored_size=stored_size,
+        square=bool((used["height"] == used["width"]).all()),
         augmentation=augmentation,
         mean=mean,
         std=std,

@@ -4,7 +4,8 @@ Base, pruned and full are measured by one protocol: eval mode, untouched images,
 one. The pruned classifier is the identity head, at one pass of the untransformed image.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -130,6 +131,36 @@ def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes:
     if found["pruned"]:
         found["pruned"] |= uncertainty(logits[:, transforms.index("r0")][:, None], y)
     found["full"] |= uncertainty(logits, y)
+    return found
+
+
+def class_scores(logits: Tensor, y: Tensor, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """A classifier's accuracy on each class, and what it takes the class for where it is wrong.
+
+    Args:
+        logits: (N, K).
+        y: the labels.
+        classes: their names.
+
+    Returns:
+        For each class that has images, in the order of the labels: its name as ``class``, ``n``, ``accuracy``,
+        ``taken_for`` (the class most often chosen instead, null where all answers are right) and ``mistakes`` (how
+        often that one is).
+    """
+    said = [Counter[int]() for _ in classes]
+    for label, choice in zip(y.tolist(), logits.argmax(-1).tolist(), strict=True):
+        said[label][choice] += 1
+    found = []
+    for label, (name, choices) in enumerate(zip(classes, said, strict=True)):
+        if n := choices.total():
+            right = choices.pop(label, 0)
+            other, mistakes = min(choices.items(), key=lambda item: (-item[1], item[0]), default=(None, 0))
+            found.append(
+                {
+                    "class": name, "n": n, "accuracy": right / n,
+                    "taken_for": None if other is None else classes[other], "mistakes": mistakes,
+                }
+            )  # fmt: skip
     return found
 
 

@@ -22,7 +22,7 @@ from transnet.data.folder import images_below
 from transnet.ship.anytime import calibrate_run, run_heads
 from transnet.ship.models import Model, open_model
 from transnet.train.config import ConfigError
-from transnet.train.progress import say
+from transnet.train.progress import printable, say
 
 Format = Literal["table", "jsonl", "csv"]
 
@@ -88,7 +88,7 @@ def predict_files(
         model, _shown(_read(model, found, bad), len(found)), confidence=confidence, batch_size=batch_size
     )
     _WRITERS[format](predictions, out)
-    if bad:
+    if bad and len(found) > 1:  # of a single one the line above says it all
         say(f"transnet: {len(bad)} of {len(found)} images could not be read and were passed over")
     return 1 if bad else 0
 
@@ -202,11 +202,6 @@ def _report(name: str, error: Exception, bad: list[str]) -> None:
     bad.append(name)
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     say(f"transnet: {printable(name)}: {printable(reason)}")
-
-
-def printable(text: str) -> str:
-    """Names come from strangers: without the control characters that would steer a terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _shown(images: Iterable[tuple[str, Tensor]], total: int) -> Iterator[tuple[str, Tensor]]:

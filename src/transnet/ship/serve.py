@@ -12,6 +12,7 @@ import errno
 import io
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import sys
@@ -19,6 +20,7 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,6 +201,14 @@ def _classes(model: Model, p: torch.Tensor) -> list[dict[str, Any]]:
     return [{"class": model.about.classes[i], "probability": value} for i, value in found]
 
 
+def _name(source: str) -> str:
+    """What a model is called on its page: its folder, without those above it, which are nobody else's business."""
+    if source.startswith("hf:"):
+        return source
+    path = Path(os.path.abspath(os.path.expanduser(source)))
+    return f"{path.parent.name}/{path.name}" if path.is_file() else path.name
+
+
 def _is_loopback(host: str) -> bool:
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
@@ -227,12 +237,13 @@ class _Handler(BaseHTTPRequestHandler):
         once = secrets.token_urlsafe(16)
         about = self.server.model.about
         facts = {
-            "model": about.model, "heads": head_names(about.transforms), "classes": len(about.classes),
-            "size": about.image_size, "confidence": self.server.confidence, "largest": LARGEST_UPLOAD,
+            "name": _name(self.server.model.source), "model": about.model, "heads": head_names(about.transforms),
+            "classes": len(about.classes), "size": about.image_size, "confidence": self.server.confidence,
+            "largest": LARGEST_UPLOAD,
         }  # fmt: skip
         page = resources.files("transnet.ship").joinpath("page.html").read_text("utf-8")
         # Inside a script element only "<" could end it early.
-        page = page.replace("__FACTS__", json.dumps(facts).replace("<", "\\u003c")).replace("__ONCE__", once)
+        page = page.replace("__ONCE__", once).replace("__FACTS__", json.dumps(facts).replace("<", "\\u003c"))
         policy = (
             f"default-src 'none'; script-src 'nonce-{once}'; style-src 'nonce-{once}'; img-src data: blob:; "
             "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"

@@ -4,6 +4,7 @@ All runs of one comparison are held against one group, never each against its ow
 group is trivial, and it would score zero.
 """
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +22,13 @@ LABELS = {
     "relative": "distance / norm of the kernel",
     "cosine": "cosine similarity with the group mean",
     "pearson": "correlation with the group mean",
+}
+_DISTANCE = "distance of a kernel to the nearest one that {group} leave unchanged"
+MEANING = {
+    "l2": f"{_DISTANCE} (l2): lower is more invariant",
+    "relative": f"{_DISTANCE}, divided by the kernel's norm (relative): lower is more invariant",
+    "cosine": "cosine similarity of a kernel with its mean over {group} (cosine): higher is more invariant",
+    "pearson": "correlation of a kernel with its mean over {group} (pearson): higher is more invariant",
 }
 
 
@@ -79,7 +87,7 @@ def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Pat
         layers = list(run["layers"].values())
         at = [places[layer] + 0.08 * (i - (len(runs) - 1) / 2) for layer in run["layers"]]
         axes.errorbar(
-            at, [layer["mean"] for layer in layers], [layer["std"] or 0 for layer in layers], fmt=MARKERS[i % 7],
+            at, [layer["mean"] for layer in layers], _bars(layers, comparison["measure"]), fmt=MARKERS[i % 7],
             color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=_title(name, run),
         )  # fmt: skip
     axes.plot(places.values(), _random_scores(runs).values(), "k:", linewidth=1, label="random kernels")
@@ -108,9 +116,11 @@ def print_comparison(comparison: dict[str, Any]) -> None:
     from rich.table import Table
 
     runs = comparison["runs"]
-    table = Table(
-        title=f"{comparison['measure']} under {comparison['group']}, mean ± standard deviation of the kernels"
-    )
+    console = Console()
+    meaning = MEANING[comparison["measure"]].format(group=comparison["group"])
+    # Not the table's title, which would be as narrow as the table of a single run.
+    console.print(f"{meaning}; mean ± standard deviation over a layer's kernels", highlight=False)
+    table = Table()
     table.add_column("layer")
     for name, run in runs.items():
         table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
@@ -121,7 +131,15 @@ def print_comparison(comparison: dict[str, Any]) -> None:
             f"{cell['mean']:.4f}" + (f" ± {cell['std']:.4f}" if cell["std"] else "") if cell else "" for cell in cells
         ]
         table.add_row(layer, *shown, f"{random:.4f}")
-    Console().print(table)
+    console.print(table)
+
+
+def _bars(layers: list[dict[str, Any]], measure: str) -> tuple[list[float], list[float]]:
+    """One standard deviation down and up, as far as there are values: none is below 0, and but for l2 none above 1."""
+    top = math.inf if measure == "l2" else 1.0
+    down = [min(layer["std"] or 0.0, layer["mean"]) for layer in layers]
+    up = [min(layer["std"] or 0.0, max(top - layer["mean"], 0.0)) for layer in layers]
+    return down, up
 
 
 def _random_scores(runs: dict[str, Any]) -> dict[str, float]:

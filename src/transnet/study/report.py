@@ -113,6 +113,7 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
         files = draw(kernels, drawn, prefix=f"{group.name}-")
         caption = (
             "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant."
+            " Mean over a layer's kernels; bars are one standard deviation, cut at 0, below which no distance lies."
         )
         figures.append(_figure("Fig. 5: kernel invariance by layer", files[: len(files) // 2], caption))
         caption = "The share of kernels with at most that distance: a curve further left is of more invariant ones."

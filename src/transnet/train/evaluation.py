@@ -14,7 +14,7 @@ from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View
 from transnet.data.decode import Pixels
 from transnet.data.parquet import find_shards
-from transnet.measure.evaluate import ensemble_scores, outputs, scores_of
+from transnet.measure.evaluate import class_scores, ensemble_scores, outputs, scores_of
 from transnet.train.config import ConfigError
 from transnet.train.device import find_device
 from transnet.train.distributed import World
@@ -26,6 +26,8 @@ def evaluate_runs(
     paths: Sequence[str], *, data: str | None = None, split: Literal["test", "val"] = "test", device: str = "auto"
 ) -> dict[str, dict[str, Any]]:
     """Every run's scores, and their ensemble's where there are several: ``{run: {"plain": …, "flip": … | None}}``.
+
+    A run also has ``classes``: what `class_scores` says of its pruned classifier on the images alone; null without r0.
 
     Args:
         paths: folders of finished runs. Those of one ensemble must have the same test images.
@@ -45,7 +47,12 @@ def evaluate_runs(
         views = [
             scores_of(logits, run.labels, run.transforms, passes=i + 1) for i, logits in enumerate(run.views)
         ]  # fmt: skip
-        results[str(path)] = {"plain": views[0], "flip": views[1] if len(views) > 1 else None}
+        pruned = run.views[0][:, run.transforms.index("r0")] if "r0" in run.transforms else None
+        results[str(path)] = {
+            "plain": views[0],
+            "flip": views[1] if len(views) > 1 else None,
+            "classes": class_scores(pruned, run.labels, run.classes) if pruned is not None else None,
+        }
     if len(paths) > 1 and len({run.fingerprint for run in measured}) == 1:  # else they were tested on different images
         results["ensemble"] = ensemble_scores(
             [run.views for run in measured], measured[0].labels, [run.transforms for run in measured]
@@ -62,12 +69,14 @@ class Outputs:
         labels: (N,).
         transforms: the heads' names.
         fingerprint: of the images and labels.
+        classes: the labels' names.
     """
 
     views: tuple[Tensor, ...]
     labels: Tensor
     transforms: tuple[str, ...]
     fingerprint: str
+    classes: tuple[str, ...]
 
 
 def collect(
@@ -89,7 +98,7 @@ def collect(
         raise ConfigError(f"{path}: there is no validation split: {why}")
     look = _looker(content, where)
     views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
-    return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint)
+    return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes)
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:

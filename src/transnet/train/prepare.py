@@ -180,9 +180,10 @@ class Prepared:
             f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped)})" if data.skipped else ""
         )
         val = f", {len(data.val):,} for validation" if data.val else ""
+        seen = f"{'' if data.square else 'cut to '}{data.image_size}×{data.image_size}"
         return (
             f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
-            f"{len(data.classes)} classes, {data.image_size}×{data.image_size}, {where}{skipped}\n"
+            f"{len(data.classes)} classes, {seen}, {where}{skipped}\n"
             f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
             f"of batch {config.batch_size}, seed {config.seed}, on {device_name(self.device)}"
         )

@@ -139,19 +139,35 @@ def loss_text(loss: float, digits: int = 4) -> str:
     return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.0e}"
 
 
-def print_scores(views: dict[str, dict[str, Any] | None]) -> None:
-    """A table a view of the pruned and full classifier and every head, and what their disagreement says.
+def printable(text: str) -> str:
+    """Names come from strangers: without the control characters that would steer a terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def print_scores(
+    plain: dict[str, Any], flip: dict[str, Any] | None, classes: Sequence[dict[str, Any]] | None = None, *,
+    explained: bool = False,
+) -> None:  # fmt: skip
+    """Tables of the pruned and full classifier and every head, of the weakest classes, and what disagreement says.
 
     Args:
-        views: title → scores as in ``result.json``, such as plain and with flip; None is left out.
+        plain: scores on the images alone, as in ``result.json``.
+        flip: those on the images and their mirror images, where there are any.
+        classes: what `class_scores` says of the pruned classifier.
+        explained: whether what disagreement means was said before, of another run.
     """
-    shown = {title: view for title, view in views.items() if view}
     console = Console()
-    for title, view in shown.items():
-        console.print(_table(view, title if len(shown) > 1 else None))
-        for name in ("pruned", "full"):
+    views = {"the image alone": plain} | ({"the image and its mirror image": flip} if flip else {})
+    for title, view in views.items():
+        console.print(_table(view, title if flip else None))
+    if classes and (weakest := _weakest(classes)):
+        console.print(weakest)
+    for title, view in views.items():
+        for name in _apart(view):
             if view[name] and "disagreement" in view[name]:
-                console.print(_disagreement(_members(name, view), view[name]), highlight=False)
+                who = f"On {title}, the {_members(name, view)}" if flip else f"The {_members(name, view)}"
+                console.print(_disagreement(who, view[name], explained), highlight=False)
+                explained = True
 
 
 def _table(view: dict[str, Any], title: str | None) -> Table:
@@ -160,13 +176,44 @@ def _table(view: dict[str, Any], title: str | None) -> Table:
     table.add_column("")
     for column in ("passes", "accuracy %", "loss", *(["calibration error %"] if calibrated else [])):
         table.add_column(column, justify="right")
-    rows = {"pruned": view["pruned"], "full": view["full"]}
-    rows |= {f"head {i}: {head['name']}": head for i, head in enumerate(view["heads"])}
-    for name, entry in rows.items():
-        if entry:
-            cells = [str(entry["passes"]), f"{100 * entry['accuracy']:.2f}", loss_text(entry["loss"])]
-            cells += [f"{100 * entry['calibration_error']:.2f}"] if calibrated else []
-            table.add_row(name, *cells)
+    for name, entry in _rows(view).items():
+        cells = [str(entry["passes"]), f"{100 * entry['accuracy']:.2f}", loss_text(entry["loss"])]
+        cells += [f"{100 * entry['calibration_error']:.2f}"] if calibrated else []
+        table.add_row(name, *cells)
+    return table
+
+
+def _rows(view: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each classifier once: the pruned one is a head too, and of a single head all are the same."""
+    heads = {f"head {i}: {head['name']}": head for i, head in enumerate(view["heads"])}
+    if len(heads) == 1:
+        return {f"the one head: {view['heads'][0]['name']}": view["full"]}
+    rows = {name: view[name] for name in _apart(view)}
+    if len(rows) == 1 and view["pruned"]:
+        rows = {"pruned and full": view["full"]}
+    if first := next((title for title, head in heads.items() if head["name"] == "r0"), None):
+        del heads[first]
+        rows = {f"pruned ({first})": view["pruned"], "full": view["full"]}
+    return rows | heads
+
+
+def _apart(view: dict[str, Any]) -> list[str]:
+    """Which of the two classifiers there are; those of an ensemble of single heads are one."""
+    return ["full"] if view["pruned"] in (None, view["full"]) else ["pruned", "full"]
+
+
+def _weakest(classes: Sequence[dict[str, Any]]) -> Table | None:
+    """Where to look for mistakes first; nothing where there are too few images or classes for it to say much."""
+    wrong = sorted((entry for entry in classes if entry["mistakes"]), key=lambda entry: float(entry["accuracy"]))
+    if len(classes) < 3 or sum(entry["n"] for entry in classes) < 100 or not wrong:
+        return None
+    table = Table(title="where the pruned classifier is wrong most often", title_justify="left")
+    for column in ("class", "images", "accuracy %", "most often taken for", "times"):
+        table.add_column(column, justify="right" if column in ("images", "accuracy %", "times") else "left")
+    for entry in wrong[:5]:
+        name, other = (Text(printable(entry[key])) for key in ("class", "taken_for"))
+        accuracy, times = f"{100 * entry['accuracy']:.1f}", f"{entry['mistakes']:,}"
+        table.add_row(name, f"{entry['n']:,}", accuracy, other, times)
     return table
 
 
@@ -174,18 +221,23 @@ def _members(name: str, view: dict[str, Any]) -> str:
     """Whose mean a row is: of a run its heads', of an ensemble its runs'."""
     if view["heads"]:
         return "heads"
+    if len(_apart(view)) == 1 and view["pruned"]:
+        return "runs"
     return "runs' pruned classifiers" if name == "pruned" else "runs' full models"
 
 
-def _disagreement(members: str, entry: dict[str, Any]) -> str:
-    auroc = entry["error_auroc"]
+def _disagreement(who: str, entry: dict[str, Any], explained: bool) -> str:
+    split, apart = f"{100 * entry['split_votes']:.1f} % of the images", f"{entry['disagreement']:.4f} nats"
+    auroc = None if entry["error_auroc"] is None else f"{entry['error_auroc']:.3f}"
+    if explained:
+        return f"{who}: {split}, {apart}" + (f", AUROC {auroc}." if auroc else ".")
     finds = (
-        f" How far they differ tells wrong answers from right ones with an AUROC of {auroc:.3f}, where 0.5 is chance "
-        "and 1 never fails."
-        if auroc is not None
+        f" How far they differ tells wrong answers from right ones with an AUROC of {auroc}, where 0.5 is chance and 1 "
+        "never fails."
+        if auroc
         else ""
     )
     return (
-        f"The {members} do not all choose the same class for {100 * entry['split_votes']:.1f} % of the images; their "
-        f"probabilities differ by {entry['disagreement']:.4f} nats on average, where 0 is agreement.{finds}"
+        f"{who} do not all choose the same class for {split}; their probabilities differ by {apart} on average, where "
+        f"0 is agreement.{finds}"
     )

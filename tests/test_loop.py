@@ -341,6 +341,15 @@ def test_heads_that_may_not_be_meant_are_remarked_on(
     assert "so m0 and r0 are one task" in warning
 
 
+@pytest.mark.parametrize(("model", "slow"), [("resnet18-cifar", True), ("resnet8-small", False)])
+def test_a_network_that_is_slow_on_a_cpu_is_remarked_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, slow: bool
+) -> None:
+    file = images_file(tmp_path / "few.npz", n=12, test=6)
+    train(settings(file, tmp_path / "run", epochs=1, batch_size=12, model=model))
+    assert ("is slow on a CPU; --model resnet8-small is quick" in capsys.readouterr().err) == slow
+
+
 @pytest.mark.parametrize("flip", [True, False])
 def test_a_natural_pair_is_warned_of_only_where_images_are_flipped(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], flip: bool

@@ -119,7 +119,7 @@ def test_images_that_are_not_scaled_yet():
             ValueError, match=r"torch\.uint8 was given, which \w+ does not take; scale them to floating"
         ):
             net(x)
-        net(x / 255)
+    net(x / 255)
 
     class Scaling(nn.Module):
         def forward(self, x):

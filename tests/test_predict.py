@@ -61,9 +61,15 @@ def test_bad_files_are_reported_and_passed_over(tmp_path, capsys):
 
 def test_a_single_path_without_an_image_is_said_once(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    for name, message in (("empty", "a folder without images in it"), ("nowhere.png", "No such file or directory")):
-        assert run(["predict", str(digits_run()), str(tmp_path / name)]) == 1
-        assert capsys.readouterr().err == f"transnet: {tmp_path / name}: {message}\n"
+    assert run(["predict", str(digits_run()), str(tmp_path / "empty")]) == 1
+    assert capsys.readouterr().err == f"transnet: {tmp_path / 'empty'}: a folder without images in it\n"
+
+
+@pytest.mark.parametrize("words", [["nowhere.png"], ["nowhere.png", "nor/*.jpg"]])
+def test_paths_of_which_none_exists_are_a_users_mistake(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["predict", str(digits_run()), *words]) == 2
+    assert capsys.readouterr().err == f"transnet: predict: {', '.join(words)}: no such file or folder\n"
 
 
 def test_standard_input_is_one_image(tmp_path, capsys, monkeypatch):

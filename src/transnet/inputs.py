@@ -100,6 +100,55 @@ def readable(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def first_features(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
+    """f(x), and whether the layer taken out at ``path`` was the model's last: its place hands on −f(x).
+
+    Only a model in which nothing follows returns just that.
+    """
+    seen: list[Tensor] = []
+
+    def negate(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        seen.append(output)
+        return -output
+
+    kind = type(backbone).__name__
+    misplaced = (
+        f"{kind} does not end in {path!r}: its output is not that layer's. Give the last linear layer as head='path', "
+        "and leave out what follows it, such as a softmax or a second head"
+    )
+    hook = backbone.get_submodule(path).register_forward_hook(negate)
+    try:
+        negated = backbone(x)
+    except RuntimeError as error:
+        if seen:  # a later layer met features where it expected that layer's output
+            raise ValueError(misplaced) from error
+        if x.is_floating_point() or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(  # not before it was tried: a model may scale its images itself
+            f"images: {x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
+            "model was trained: x.float() / 255"
+        ) from error
+    finally:
+        hook.remove()
+    if not isinstance(negated, Tensor):
+        raise TypeError(
+            f"{kind} returns {type(negated).__name__}, not one tensor of class scores; switch auxiliary outputs off, "
+            "or wrap it in a module that returns the scores"
+        )
+    if len(seen) != 1 or not _same(-seen[0], negated):
+        raise ValueError(misplaced)
+    if negated.ndim != 2:
+        raise ValueError(
+            f"{path!r} gets features of shape {tuple(negated.shape)}; (batch, features) is needed: pool the image's "
+            "positions before the last layer"
+        )
+    return -negated
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b.to(a.dtype), rtol=0, atol=0, equal_nan=True)
+
+
 def check_images(x: Tensor, names: Sequence[str]) -> None:
     """A batch of images that the named transforms can act on."""
     if not isinstance(x, Tensor) or x.ndim != 4:

@@ -9,7 +9,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,15 @@ from torch import Tensor, nn
 
 from transnet import d4
 from transnet.batchnorm import copies_in_batch, merge_statistics, split_statistics
-from transnet.inputs import Transform, check_images, check_targets, find_head, one_of, parse_transforms
+from transnet.inputs import (
+    Transform,
+    check_images,
+    check_targets,
+    find_head,
+    first_features,
+    one_of,
+    parse_transforms,
+)
 
 # --------------------------------------------------------------------------- section 3.1: h = g∘f, and one g_t per t
 
@@ -114,60 +122,12 @@ class TransNet(nn.Module):
         return d4.keep_format(y, x)
 
     def _features(self, x: Tensor) -> Tensor:
-        """f(x)."""
-        if torch.compiler.is_compiling():
+        """f(x); the first batch shows whether the layer taken out was the model's last."""
+        if self._checked or torch.compiler.is_compiling() or not len(x):
             return self.backbone(x)
-        try:
-            return self.backbone(x) if self._checked or not len(x) else self._first_features(x)
-        except RuntimeError as error:
-            if x.is_floating_point() or isinstance(error, torch.OutOfMemoryError):
-                raise
-            kind = type(self.backbone).__name__
-            raise ValueError(  # not before it was tried: a model may scale its images itself
-                f"images: {x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
-                "model was trained: x.float() / 255"
-            ) from error
-
-    def _first_features(self, x: Tensor) -> Tensor:
-        """The first batch shows whether the layer taken out was the model's last: its place hands on −f(x).
-
-        Only a model in which nothing follows returns just that.
-        """
-        seen: list[Tensor] = []
-        place = self.backbone.get_submodule(self._head_paths[0])
-
-        def negate(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-            seen.append(output)
-            return -output
-
-        hook = place.register_forward_hook(negate)
-        kind, path = type(self.backbone).__name__, self._head_paths[0]
-        misplaced = (
-            f"{kind} does not end in {path!r}: its output is not that layer's. Give the last linear layer as "
-            "head='path', and leave out what follows it, such as a softmax or a second head"
-        )
-        try:
-            negated = self.backbone(x)
-        except RuntimeError as error:
-            if seen:  # a later layer met features where it expected that layer's output
-                raise ValueError(misplaced) from error
-            raise
-        finally:
-            hook.remove()
-        if not isinstance(negated, Tensor):
-            raise TypeError(
-                f"{kind} returns {type(negated).__name__}, not one tensor of class scores; switch auxiliary outputs "
-                "off, or wrap it in a module that returns the scores"
-            )
-        if len(seen) != 1 or not _same(-seen[0], negated):
-            raise ValueError(misplaced)
-        if negated.ndim != 2:
-            raise ValueError(
-                f"{path!r} gets features of shape {tuple(negated.shape)}; (batch, features) is needed: "
-                "pool the image's positions before the last layer"
-            )
+        features = first_features(self.backbone, self._head_paths[0], x)
         self._checked = True
-        return -negated
+        return features
 
     def _put(self, backbone: nn.Module, layer: nn.Module) -> None:
         for path in self._head_paths:
@@ -315,7 +275,3 @@ def heads_loss(
         share = sample_weight.to(torch.promote_types(each.dtype, torch.float32))  # a sum of halves would overflow
         per_head = (each * (share / share.sum())[:, None]).sum(0)
     return per_head if reduction == "none" else per_head.mean()
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b.to(a.dtype), rtol=0, atol=0, equal_nan=True)

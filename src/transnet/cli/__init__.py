@@ -43,7 +43,7 @@ Image classifiers that generalise better at no cost at prediction time.
 transnet VERB --help explains a verb. First steps:
 
   transnet demo
-  transnet train cifar100 --transforms r0,r1 --out runs/t2
+  transnet train photos --transforms r0,r1 --out runs/t2   (a folder of class folders)
   transnet evaluate runs/t2
   transnet prune runs/t2 --out models/better
   transnet reproduce pruned --data digits --out reproduced

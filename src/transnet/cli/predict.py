@@ -14,7 +14,7 @@ class Options:
     """Predict the class of images: its probability, and how many heads agree.
 
     MODEL is a run, a folder that transnet prune made, an .onnx file, or hf:owner/name. An image that cannot be read is
-    reported and passed over; the exit status is then 1.
+    reported and passed over; the exit status is then 1, or 2 where none of the paths exists.
 
     Example: transnet predict runs/t2 photos/ --confidence 0.9
     """

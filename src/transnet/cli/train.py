@@ -29,6 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         images = counted(result["test"]["full"]["n"], "image")
         print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
         print_scores(result["test"], result["test_flip"])
+        say(f"{config.out} holds the run; what next: transnet evaluate, prune, predict or serve {config.out}")
     return 0
 
 

@@ -79,10 +79,12 @@ def predict_files(
         raise ConfigError("predict: no image given; give files, folders, globs, or - for standard input")
     if batch_size < 1:
         raise ConfigError(f"--batch-size: {batch_size} was given; at least 1 is needed")
+    found = list(find_images(words))
+    if not any(name == "-" or Path(name).exists() for name in found):
+        raise ConfigError(f"predict: {', '.join(map(printable, words))}: no such file or folder")
     model = open_model(source, device=find_device(device, World()))
     if confidence is not None:
         confidence = _threshold(model, confidence, data, device)
-    found = list(find_images(words))
     bad: list[str] = []
     predictions = predict(
         model, _shown(_read(model, found, bad), len(found)), confidence=confidence, batch_size=batch_size

@@ -29,6 +29,8 @@ from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
 from transnet.train.took import Took
 
+LARGE_ON_CPU = 2e6  # parameters; the small ResNets have up to 300,000
+
 
 class Prepared:
     """The parts of a run, by name: ``data``, ``net``, ``feed``, ``step``, ``look``, ``optimizer``, ``rates``."""
@@ -69,6 +71,9 @@ class Prepared:
         self.world.barrier()
         for remark in remarks(self.net.transforms, flip=self.flip):
             say(remark, shown=self.speaks)
+        size = sum(parameter.numel() for parameter in self.net.parameters())
+        if not cuda and self.given is None and size > LARGE_ON_CPU:
+            say(f"note: {name} is slow on a CPU; --model resnet8-small is quick, to begin with", shown=self.speaks)
         self.precision = precision_on(self.device, config.precision)
         self.autocast = autocast_for(self.precision, self.device)
         view = View.of(

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--within", type=float, default=0.1, help="points of accuracy that may be lost")
-    parser.add_argument("--passes", type=float, help="instead: passes an image that may be spent")
+    parser.add_argument("--passes", type=float, help="instead: passes per image that may be spent")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--figure", type=Path, help="draw the accuracy/cost curve of the test split here")

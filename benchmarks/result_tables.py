@@ -54,7 +54,7 @@ def demo():
         f"{made_with(found['device'], found['versions']['torch'], found['commit'])} "
         "([results/demo.json](results/demo.json)). " + equal_passes(found["rows"])
     )
-    head = ["", "accuracy %", "test / train loss", "training passes", "passes an image"]
+    head = ["", "accuracy %", "test / train loss", "training passes", "passes per image"]
     return table(head, rows) + "\n\n" + caption
 
 
@@ -165,11 +165,11 @@ def anytime():
     return (
         f"One T{len(found['transforms'])} run on {trained['data'].rpartition('/')[2]}, one seed, {found['model']}, "
         f"{trained['epochs']} epochs without label smoothing. The threshold was set on {found['n_val']:,} validation "
-        f"images, for {found['passes_on_val']:g} passes an image; these are figures of the {found['n_test']:,} test "
+        f"images, for {found['passes_on_val']:g} passes per image; these are figures of the {found['n_test']:,} test "
         f"images. Anytime prediction keeps {100 * found['share_of_gain_kept']:.0f} % of what all heads gain over the "
         f"first. {made_with(found['device'], found['versions']['torch'], found['commit'])} "
         "([results/anytime_speed_h200.json](results/anytime_speed_h200.json)):\n\n"
-        + table(["", "accuracy %", "passes an image", "images a second"], rows)
+        + table(["", "accuracy %", "passes per image", "images a second"], rows)
     )
 
 

@@ -21,10 +21,10 @@ STUDIES = {
 }
 ORDER = ("base", *(f"base, {m}× epochs" for m in (2, 3, 4)), "PT2", "T2", "PT3", "T3", "PT4", "T4")
 COLUMNS = (
-    "model", "accuracy %", "to base", "to base of equal passes", "paper %", "training passes", "passes an image",
+    "model", "accuracy %", "to base", "to base of equal passes", "paper %", "training passes", "passes per image",
     "seconds of training",
 )  # fmt: skip
-SHORT = ("model", "accuracy %", "to base", "to base of equal passes", "passes an image")
+SHORT = ("model", "accuracy %", "to base", "to base of equal passes", "passes per image")
 BRIEF = (*SHORT, "seconds of training")
 
 
@@ -215,7 +215,7 @@ def beside_mirror_images(mirrored, alone):
     if heads is None or plain is None:
         return ()
     gap = difference(heads.values, plain.values)
-    return (f"Both at two passes an image and equal training, T2 here against base, 2× epochs, above: {gap}.",)
+    return (f"Both at two passes per image and equal training, T2 here against base, 2× epochs, above: {gap}.",)
 
 
 def again(group, target):

@@ -152,7 +152,7 @@ def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float |
         logits: (N, m, K), the outputs of all heads on a validation split: never on the test set.
         y: its labels (N,).
         within: percentage points of accuracy that may be lost.
-        passes: instead of ``within``, what may be spent: the highest threshold that needs so many passes an image.
+        passes: instead of ``within``, what may be spent: the highest threshold that needs so many passes per image.
     """
     if not within >= 0:
         raise ValueError(f"within: {within} was given; 0 or more percentage points are needed")

@@ -92,7 +92,7 @@ def card_text(about: Description, result: dict[str, Any] | None, repository: str
     size = f"{about.image_size}×{about.image_size}"
     heads = " ".join(about.transforms)
     if about.kind == "full" and len(about.transforms) > 1:
-        what = f"all heads ({heads}) on one backbone: {len(about.transforms)} passes an image"
+        what = f"all heads ({heads}) on one backbone: {len(about.transforms)} passes per image"
     elif about.fold:
         what = f"pruned to the head {heads}, its transform folded into the weights for {size} images: one pass an image"
     else:

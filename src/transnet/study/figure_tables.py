@@ -42,7 +42,7 @@ def ensembles_sheet(curves: dict[str, list[dict[str, Any]]]) -> Sheet:
             )  # fmt: skip
     columns = (
         "ensemble", "instances", "accuracy %", "n", "loss", "calibration error %", "disagreement", "finds errors",
-        "passes an image",
+        "passes per image",
     )  # fmt: skip
     every = [entry for points in curves.values() for point in points for entry in point["ensembles"]]
     notes = [

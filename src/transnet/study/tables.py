@@ -37,7 +37,7 @@ TITLES = {
 _UNSURE = "no difference shown for"
 COLUMNS = (
     "model", "accuracy %", "n", "to base", "to base of equal passes", "paper %", "ours − paper", "training passes",
-    "passes an image", "parameters",
+    "passes per image", "parameters",
 )  # fmt: skip
 
 

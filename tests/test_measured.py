@@ -90,7 +90,7 @@ def test_without_answers_only_ensembles_whose_members_share_a_stretch_are_there(
     found = measure(only_group(copy), copy)["ensembles"]
     assert found == {"base": expected["base"][:2], "PT2": expected["PT2"][:2], "Tm": expected["Tm"]}
     write_report(copy)
-    assert "m PT2, n = 4 2<" in (copy / "report.html").read_text()
+    assert "m PT2, n = 4, 2<" in (copy / "report.html").read_text()
 
 
 def planned(out: Path) -> set[str]:

@@ -23,7 +23,7 @@ def draw_ensembles(curves: dict[str, list[dict[str, Any]]], group: Group, folder
         axes.errorbar(
             at, [mean for mean, _ in summary], [error or 0 for _, error in summary], marker=MARKERS[i],
             color=COLOURS[i], markersize=5, capsize=3, linewidth=1.5,
-            label=f"{CURVES[curve]}, n = {' '.join(str(len(point['ensembles'])) for point in points)}",
+            label=f"{CURVES[curve]}, n = {', '.join(str(len(point['ensembles'])) for point in points)}",
         )  # fmt: skip
     several = any(len(point["ensembles"]) > 1 for points in curves.values() for point in points)
     axes.set(

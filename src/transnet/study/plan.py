@@ -101,7 +101,8 @@ class Study:
     device: str = "auto"
     """cpu or cuda. auto: a GPU where there is one."""
     checkpoint_every: int = 1
-    """Epochs between checkpoints: what a killed study loses at most."""
+    """Epochs between checkpoints: what a killed study loses at most. Where an epoch takes under a second, saving after
+    each costs a good part of the time: take 20."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "epochs", "jobs"):

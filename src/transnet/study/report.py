@@ -95,7 +95,8 @@ def _section(group: Group, folder: Path, data: str | None, device: str) -> Secti
         twice = " and its mirror image" if group.some.protocol == "test_flip" else ""
         caption = (
             f"An instance is one network or one head that is shown the image{twice}; an ensemble is the mean of "
-            "the outputs. Mean ± standard error over ensembles that share no network."
+            "the outputs. Mean ± standard error over ensembles that share no network; n are their numbers, for each "
+            "m in turn."
         )
         figures.append(
             _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
@@ -182,7 +183,7 @@ def facts(group: Group) -> dict[str, str]:
         f"decay {some.settings['weight_decay']:g}, label smoothing {some.settings['label_smoothing']:g}",
         "tested on": flip + "; nothing was selected on the test set",
         "runs": f"{len(group.all_runs)}" + (f"; failed: {', '.join(group.failed)}" if group.failed else ""),
-        "training time": f"{sum(run.result['train_seconds'] for run in group.all_runs) / 60:.1f} minutes in all",
+        "training time": f"{sum(run.result['train_seconds'] for run in group.all_runs) / 60:.1f} minutes, summed over the runs",
         "device": every("device"),
         "torch": every("versions", "torch"),
     }

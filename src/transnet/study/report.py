@@ -173,6 +173,7 @@ def facts(group: Group) -> dict[str, str]:
             values.append("unknown" if value is None else str(value))
         return ", ".join(sorted(set(values)))
 
+    minutes = sum(run.result["train_seconds"] for run in group.all_runs) / 60
     flip = "each image and its mirror image, outputs averaged" if some.protocol == "test_flip" else "the plain image"
     found = {
         "data": f"{data['name']}, {data['sizes']['train']:,} training and {data['sizes']['test']:,} test images, "
@@ -183,7 +184,7 @@ def facts(group: Group) -> dict[str, str]:
         f"decay {some.settings['weight_decay']:g}, label smoothing {some.settings['label_smoothing']:g}",
         "tested on": flip + "; nothing was selected on the test set",
         "runs": f"{len(group.all_runs)}" + (f"; failed: {', '.join(group.failed)}" if group.failed else ""),
-        "training time": f"{sum(run.result['train_seconds'] for run in group.all_runs) / 60:.1f} minutes, summed over the runs",
+        "training time": f"{minutes:.1f} minutes, summed over the runs",
         "device": every("device"),
         "torch": every("versions", "torch"),
     }

@@ -204,7 +204,8 @@ def test_ctrl_c_on_the_command_line_saves_exits_1_and_its_message_is_the_command
     # Not a terminal: how it began and ended, no live line, no control characters.
     assert "\x1b" not in errors
     assert "\r" not in errors
-    assert len(errors.splitlines()) <= 6, errors
+    assert len(errors.splitlines()) <= 7, errors
+    assert errors.endswith(f"what next: transnet evaluate, prune, predict or serve {shlex.quote(str(out))}\n")
 
 
 def test_resuming_past_a_damaged_checkpoint_says_so(

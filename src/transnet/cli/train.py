@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,8 @@ def run(arguments: Sequence[str]) -> int:
         images = counted(result["test"]["full"]["n"], "image")
         print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
         print_scores(result["test"], result["test_flip"])
-        say(f"{config.out} holds the run; what next: transnet evaluate, prune, predict or serve {config.out}")
+        out = shlex.quote(config.out)
+        say(f"{config.out} holds the run; what next: transnet evaluate, prune, predict or serve {out}")
     return 0
 
 

@@ -104,6 +104,11 @@ def test_ensembles_take_further_seeds_only_where_members_can_not_be_had(small_st
     assert planned(small_study) == set()
     copy = moved(small_study, tmp_path / "copy")
     assert planned(copy) == set()  # all of them were averaged before
+    again = Run(copy / "runs" / "digits-fast-t2-s1")
+    before = again.result.read_text()
+    again.result.write_text(json.dumps({**json.loads(before), "model_sha256": "of other weights"}))
+    assert planned(copy) == further  # but not with one that was trained again
+    again.result.write_text(before)
     (file,) = (copy / "measured").glob("*.json")
     file.unlink()
     assert planned(copy) == further  # weights, answers and ensembles are gone

@@ -54,8 +54,12 @@ class Measured:
 
 
 def was_measured(out: Path, group: str, curve: str, members: Sequence[str]) -> bool:
-    """Whether the ensemble of these runs was measured before."""
-    return name_of(curve, members) in Measured(_file(out, group)).parts
+    """Whether the ensemble of these runs was measured before, and none of them was trained again since."""
+    part = Measured(_file(out, group)).parts.get(name_of(curve, members))
+    runs = {name: Run(out / "runs" / name) for name in members}
+    return part is not None and all(
+        run.finished and run.read_result().get("model_sha256") == part["runs"][name] for name, run in runs.items()
+    )
 
 
 def _file(out: Path, group: str) -> Path:

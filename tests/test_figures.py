@@ -55,6 +55,25 @@ def test_a_head_more_moves_the_learning_curve_to_the_right(
     assert [last[f"{title}, test"] for title in ("base", "PT2", "base, 2× epochs")] == [1, 2, 2]
 
 
+def test_runs_that_were_tested_less_often_do_not_bend_the_learning_curve(
+    small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr("transnet.study.figures.save", lambda figure, path: drawn.append(figure) or [])
+    study = shutil.copytree(small_study, tmp_path / "study")
+    first, second = (study / "runs" / f"digits-fast-base-x2-s{seed}" / "metrics.jsonl" for seed in (0, 1))
+    entries = [json.loads(line) for line in first.read_text().splitlines()]
+    assert len(entries) == 2
+    del entries[0]["test"]
+    first.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    draw_generalization(read_folder(study)[0], tmp_path)
+    lines = {line.get_label(): line for line in drawn[0].axes[0].get_lines()}
+    line = lines["base, 2× epochs, test"]
+    left = [json.loads(entry)["test"]["pruned"]["loss"] for entry in second.read_text().splitlines()]
+    assert list(line.get_xdata()) == [1, 2]
+    assert list(line.get_ydata()) == pytest.approx(left)
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.15, 4.2), (0.9, 1.3), (0.001, 4.0), (1.2, 2.4), (2.31, 2.34)])
 def test_a_logarithmic_scale_can_be_read(low: float, high: float) -> None:
     figure, axes = new_figure()

@@ -72,6 +72,13 @@ def test_a_folder_with_other_settings_is_refused_before_anything_trains(tmp_path
         plan(study("pruned", **{**small, "epochs": 2}))
 
 
+def test_curves_may_have_fewer_points() -> None:
+    assert {run.config.evaluate_every for run in plan(study())} == {1}
+    assert {run.config.evaluate_every for run in plan(study(evaluate_every=10))} == {10}
+    with pytest.raises(ConfigError, match="--evaluate-every: -1 was given; at least 0"):
+        plan(study(evaluate_every=-1))
+
+
 @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"epochs": 0}, {"jobs": 0}, {"on": "ray", "jobs": 2, "device": "cpu"}])
 def test_settings_that_cannot_work(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"was given; at least 1|leave it out"):

@@ -77,13 +77,20 @@ def ratios_of(runs: list[FinishedRun]) -> list[float]:
 
 
 def _curves(runs: list[FinishedRun]) -> tuple[list[int], list[float], list[float]]:
-    """Epochs, and the identity head's losses on the test set and, while training, the training set: means of runs."""
-    test: dict[int, list[float]] = {}
-    train: dict[int, list[float]] = {}
-    for run in runs:
-        for entry in run.metrics:
-            if entry.get("test") and entry["test"]["pruned"]["loss"] is not None:
-                test.setdefault(entry["epoch"], []).append(entry["test"]["pruned"]["loss"])
-                train.setdefault(entry["epoch"], []).append(entry["loss"][0])
-    epochs = sorted(test)
-    return epochs, [statistics.fmean(test[e]) for e in epochs], [statistics.fmean(train[e]) for e in epochs]
+    """Epochs, and the identity head's losses on the test set and, while training, the training set: means of runs.
+
+    Runs may have been tested after every epoch or only after some. Those with the most epochs count: a mean over
+    other runs from one epoch to the next would jump.
+    """
+    tested = [
+        {
+            entry["epoch"]: (entry["test"]["pruned"]["loss"], entry["loss"][0])
+            for entry in run.metrics
+            if entry.get("test") and entry["test"]["pruned"]["loss"] is not None
+        }
+        for run in runs
+    ]
+    epochs = sorted(max(tested, key=len))
+    shown = [losses for losses in tested if sorted(losses) == epochs]
+    test, train = ([statistics.fmean(losses[e][i] for losses in shown) for e in epochs] for i in (0, 1))
+    return epochs, test, train

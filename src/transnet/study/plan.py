@@ -103,6 +103,9 @@ class Study:
     checkpoint_every: int = 1
     """Epochs between checkpoints: what a killed study loses at most. Where an epoch takes under a second, saving after
     each costs a good part of the time: take 20."""
+    evaluate_every: int = 1
+    """Epochs between looks at the test set, for the learning curves alone. On a GPU a look after every epoch takes a
+    tenth of the time; 0: at the end only, without curves."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "epochs", "jobs"):
@@ -206,6 +209,7 @@ def _config(study: Study, kind: str, seed: int) -> TrainConfig:
             "train_fraction": study.train_fraction,
             "device": study.device,
             "checkpoint_every": study.checkpoint_every,
+            "evaluate_every": study.evaluate_every,
             "tensorboard": False,
             "resume": True,
         }

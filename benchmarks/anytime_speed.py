@@ -39,6 +39,11 @@ def measure(way: Way, parts: tuple[Tensor, ...]) -> tuple[float, Tensor, Tensor]
     return time.perf_counter() - start, classes, used
 
 
+def share_kept(first: float, some: float, full: float) -> float | None:
+    """What share of all heads' gain over the first is left; None where they gain nothing."""
+    return (some - first) / (full - first) if full > first else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
@@ -87,14 +92,18 @@ def main() -> None:
     for name, row in rows.items():
         row["images_per_second"] = len(labels) / statistics.median(times[name])
         print(f"{name}: {row['accuracy']:.4f} at {row['passes']:.2f} passes, {row['images_per_second']:,.0f} images/s")
-    gain = rows["full"]["accuracy"] - rows["first head"]["accuracy"]
-    kept = (rows["anytime"]["accuracy"] - rows["first head"]["accuracy"]) / gain if gain > 0 else None
+    on_val = curve(val, val_labels, torch.tensor([0.0, confidence, 1.0], dtype=torch.float64))
+    kept = share_kept(*(rows[name]["accuracy"] for name in ways))
     result = {
         **environment(options.device), "model": about.model, "transforms": list(about.transforms),
         "confidence": confidence, "within_points_on_val": None if options.passes else options.within,
         "passes_on_val": options.passes, "n_val": len(val_labels),
         "n_test": len(labels), "batch": options.batch, "dtype": str(dtype), "rounds": options.rounds,
         "share_of_gain_kept": kept, "rows": rows,
+        "val": {
+            "accuracy": on_val.accuracy.tolist(), "passes": on_val.passes.tolist(),
+            "share_of_gain_kept": share_kept(*on_val.accuracy.tolist()),
+        },
     }  # fmt: skip
     if options.figure:
         draw(curve(test, labels), options.figure, chosen=confidence, title=f"{about.model}, test split")

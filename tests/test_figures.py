@@ -196,8 +196,8 @@ def test_one_seed_shows_an_order_and_no_more() -> None:
     assert growing(of_other_seeds) == f"The order is the same here, in one run of each, {falls}"
     partly = growing(comparison({**SEEDS, "T3": [0.05]}, LIKE))
     assert partly == (
-        "Only in part here, with one run of T3: both fall beyond the error (T2 against base); "
-        "both fall (T3 against T2)."
+        "The order is the same here: IS and IS / norm fall, base > T2 > T3. Beyond the error over seeds: "
+        "T2 against base; without an error to hold it against: T3 against T2."
     )
     rising = growing(comparison({"base": [0.1], "T2": [0.2], "T3": [0.3]}, LIKE))
     assert rising == "Not here, in one seed: neither IS nor IS / norm falls (T2 against base, T3 against T2)."

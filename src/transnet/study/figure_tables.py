@@ -144,6 +144,11 @@ def _growing(comparison: dict[str, Any], models: list[str]) -> str:
         return f"So it is here, beyond the error over seeds: {order}."
     if list(said) == [_ORDER]:
         return f"The order is the same here, {seen}, without an error to hold it against: {order}."
+    if said.keys() == {_CERTAIN, _ORDER}:
+        return (
+            f"The order is the same here: {order}. Beyond the error over seeds: {', '.join(said[_CERTAIN])}; without "
+            f"an error to hold it against: {', '.join(said[_ORDER])}."
+        )
     found = "; ".join(f"{what} ({', '.join(steps)})" for what, steps in said.items())
     return f"{'Only in part' if {_CERTAIN, _ORDER} & said.keys() else 'Not'} here, {seen}: {found}."
 

@@ -173,6 +173,28 @@ def anytime():
     )
 
 
+def pretrained():
+    """What heads gained where training began from ImageNet's weights."""
+    found = read("pretrained_run/result.json")
+    if not found:
+        return "Not measured yet."
+    trained, data, test = found["config"]["train"], found["config"]["data"], found["test"]
+    side, sizes = data["image_size"], data["sizes"]
+    rows = [[f"head {head['name']}", f"{100 * head['accuracy']:.2f}", head["passes"]] for head in test["heads"]]
+    rows.append(["all heads", f"{100 * test['full']['accuracy']:.2f}", test["full"]["passes"]])
+    gain = as_text(100 * (test["full"]["accuracy"] - test["pruned"]["accuracy"]), "+.2f")
+    return (
+        f"One T{len(test['heads'])} run on {data['name']} from ImageNet's weights, one seed: {trained['model']}, "
+        f"images of {side}×{side} pixels, {trained['epochs']} epochs over {sizes['train']:,} training images, no "
+        f"label smoothing. All heads together gain {gain} points over the identity's on the {sizes['test']:,} test "
+        "images, each seen once, without its mirror image. A base was not trained beside it, so what is gained over "
+        "that is not known. "
+        f"{made_with(found['device'], found['versions']['torch'], found['commit'])} "
+        "([results/pretrained_run](results/pretrained_run)):\n\n"
+        + table(["", "accuracy %", "passes per image"], rows)
+    )
+
+
 def in_brief():
     return "\n\n".join([brief(RESULTS), prediction_in_brief(), new_user()])
 
@@ -297,7 +319,7 @@ def files():
 TABLES = {
     "headline": lambda: headline(RESULTS), "in brief": in_brief, "overview": lambda: accuracy(RESULTS), "demo": demo,
     "speed": speed, "costs": costs,
-    "anytime": anytime, "studies": studies,
+    "anytime": anytime, "pretrained": pretrained, "studies": studies,
     "tuning": tuning, "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user,
     "tutorial times": times,
     **{f"tutorial {name}": printed(i) for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))},

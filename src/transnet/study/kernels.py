@@ -92,7 +92,8 @@ def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Pat
         )  # fmt: skip
     axes.plot(places.values(), _random_scores(runs).values(), "k:", linewidth=1, label="random kernels")
     axes.set(xlabel="layer", ylabel=axis, title=f"Kernels under {group}, mean and standard deviation")
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)  # inside it would hide bars
+    figure.set_figheight(figure.get_figheight() + 0.2 * (len(runs) // 2 + 1))
     written += save(figure, folder / f"{prefix}invariance_layers")
 
     figure, axes = new_figure()

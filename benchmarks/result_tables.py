@@ -190,8 +190,7 @@ def pretrained():
         "images, each seen once, without its mirror image. A base was not trained beside it, so what is gained over "
         "that is not known. "
         f"{made_with(found['device'], found['versions']['torch'], found['commit'])} "
-        "([results/pretrained_run](results/pretrained_run)):\n\n"
-        + table(["", "accuracy %", "passes per image"], rows)
+        "([results/pretrained_run](results/pretrained_run)):\n\n" + table(["", "accuracy %", "passes per image"], rows)
     )
 
 

@@ -286,6 +286,17 @@ def test_a_step_seeds_the_devices_in_use_alone(monkeypatch: pytest.MonkeyPatch) 
 
 # ------------------------------------------------------------------------------------------------------------- on a GPU
 
+
+def test_convolutions_are_tried_out_for_whole_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    step = stepper(small_net(), feed(batch=16), settings(), torch.full((3,), 0.1))
+    tried = []
+    step.net.register_forward_pre_hook(lambda net, args: tried.append((len(args[0]), torch.backends.cudnn.benchmark)))
+    run_epochs(step, 1)
+    assert tried == [(16, True), (16, True), (11, False)]
+    assert torch.backends.cudnn.benchmark
+
+
 gpu = pytest.mark.gpu
 
 

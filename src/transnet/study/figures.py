@@ -90,7 +90,7 @@ def _curves(runs: list[FinishedRun]) -> tuple[list[int], list[float], list[float
         }
         for run in runs
     ]
-    epochs = sorted(max(tested, key=len))
+    epochs = max((sorted(losses) for losses in tested), key=len)
     shown = [losses for losses in tested if sorted(losses) == epochs]
     test, train = ([statistics.fmean(losses[e][i] for losses in shown) for e in epochs] for i in (0, 1))
     return epochs, test, train

@@ -15,6 +15,8 @@ from transnet.train.config import ConfigError, TrainConfig
 from transnet.train.distributed import World
 from transnet.train.progress import counted
 
+Autocast = Callable[[], AbstractContextManager[Any]]
+
 
 def sgd(net: TransNet, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
     """The optimizer; on a GPU fused, and with a learning rate that a captured step can change."""
@@ -77,6 +79,21 @@ def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
+@contextmanager
+def untried_convolutions() -> Iterator[None]:
+    """While the block lasts, cuDNN takes the algorithms that it expects to be fastest, and times none.
+
+    For shapes that run a few times only, such as an epoch's last batch and those of an evaluation: timing every
+    algorithm of every layer takes minutes where a network has many grouped convolutions.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def precision_on(device: torch.device, asked: str) -> str:
     """bf16 or fp32: what was asked for; for auto, what the device has."""
     if asked != "auto":
@@ -84,7 +101,7 @@ def precision_on(device: torch.device, asked: str) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
-def autocast_for(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+def autocast_for(precision: str, device: torch.device) -> Autocast:
     """What a forward pass is wrapped in."""
     if precision == "fp32":
         return nullcontext

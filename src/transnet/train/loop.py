@@ -23,7 +23,7 @@ from transnet.model import TransNet
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError, TrainConfig, differences, from_dict, to_dict
 from transnet.train.curves import Curves
-from transnet.train.device import determinism, device_name, find_device
+from transnet.train.device import Autocast, determinism, device_name, find_device, untried_convolutions
 from transnet.train.distributed import join
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.progress import RunProgress, say
@@ -82,6 +82,8 @@ class Trainer(Resumable):
             return self._already_finished()
         done = self.restore()
         self.took.lap("prepare")
+        shown = self.speaks and self.device.type == "cuda"
+        say("preparing the step: seconds, or minutes for a network of many layers", shown=shown)
         self.step.prepare()
         self.took.lap("compile")
         self._epochs(done)
@@ -238,7 +240,7 @@ class Trainer(Resumable):
         if (every and (epoch + 1) % every == 0) or epoch + 1 == self.config.epochs:
             for name, split in (("val", self.data.val), ("test", self.data.test)):
                 if split is not None:
-                    sums = self.world.sum(count(self.net, self.look(name, split), flip=False, autocast=self.autocast))
+                    sums = self._count(self.net, name, flip=False, autocast=self.autocast)
                     entry[name] = scores(sums[0], self.net.transforms)
         self.took.add("evaluate", time.perf_counter() - begun)
         return entry
@@ -288,18 +290,19 @@ class Trainer(Resumable):
             "config": self.content,
         }
 
+    def _count(self, network: TransNet, name: str, *, flip: bool, autocast: Autocast = nullcontext) -> Tensor:
+        """What `count` says of the split of that name, over all processes."""
+        split = {"test": self.data.test, "val": self.data.val, "train": self.data.train}[name]
+        assert split is not None
+        images = self.feed.images if name == "train" else None
+        with untried_convolutions():
+            return self.world.sum(count(network, self.look(name, split, images), flip=flip, autocast=autocast))
+
     def _measure(self) -> dict[str, Any]:
         """Without autocast, whatever the run trained in; torch lets a GPU's convolutions round to TF32 all the same."""
-        net, data = self.net, self.data
-
-        def sums(name: str, network: TransNet, *, flip: bool) -> Tensor:
-            split = {"test": data.test, "val": data.val, "train": data.train}[name]
-            assert split is not None
-            images = self.feed.images if name == "train" else None
-            return self.world.sum(count(network, self.look(name, split, images), flip=flip, autocast=nullcontext))
-
-        test = sums("test", net, flip=self.flip)
-        val = sums("val", net, flip=self.flip) if data.val is not None else None
+        net = self.net
+        test = self._count(net, "test", flip=self.flip)
+        val = self._count(net, "val", flip=self.flip) if self.data.val is not None else None
         identity = net.keep("r0") if "r0" in net.transforms else None
-        train = sums("train", identity, flip=False)[0] if identity else None
+        train = self._count(identity, "train", flip=False)[0] if identity else None
         return result_of(net.transforms, test, val, train)

@@ -9,7 +9,7 @@ would cost more than it saves.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, MethodType
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from transnet.data.augment import Plan, View, mix
 from transnet.model import TransNet
+from transnet.train.device import untried_convolutions
 from transnet.train.distributed import World
 from transnet.train.objective import Objective, Said
 
@@ -245,8 +246,9 @@ class Step:
 
     def _run(self, step: int, size: int) -> None:
         full = size == self.feed.size(0)
-        loss = (self._compiled if full else self._loss)(size, self.feed.offset(step), self.feed.weight(step))
-        loss.backward()
+        with nullcontext() if full else untried_convolutions():
+            loss = (self._compiled if full else self._loss)(size, self.feed.offset(step), self.feed.weight(step))
+            loss.backward()
         # Not compiled with the rest: the table's length would be part of the code, compiled anew for other epochs.
         self.rate.copy_(self.rates[self.done][0])
         self.done += 1

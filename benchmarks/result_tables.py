@@ -187,8 +187,8 @@ def pretrained():
         f"One T{len(test['heads'])} run on {data['name']} from ImageNet's weights, one seed: {trained['model']}, "
         f"images of {side}×{side} pixels, {trained['epochs']} epochs over {sizes['train']:,} training images, no "
         f"label smoothing. All heads together gain {gain} points over the identity's on the {sizes['test']:,} test "
-        "images, each seen once, without its mirror image. A base was not trained beside it, so what is gained over "
-        "that is not known. "
+        "images, each seen once, without its mirror image. Settings were not tuned, and no base was trained beside "
+        "it, so what is gained over that is not known. "
         f"{made_with(found['device'], found['versions']['torch'], found['commit'])} "
         "([results/pretrained_run](results/pretrained_run)):\n\n" + table(["", "accuracy %", "passes per image"], rows)
     )

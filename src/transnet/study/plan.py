@@ -104,7 +104,7 @@ class Study:
     """Epochs between checkpoints: what a killed study loses at most. Where an epoch takes under a second, saving after
     each costs a good part of the time: take 20."""
     evaluate_every: int = 1
-    """Epochs between looks at the test set, for the learning curves alone. On a GPU a look after every epoch takes a
+    """Epochs between looks at the test set, for the learning curves alone. On a GPU looks after every epoch can take a
     tenth of the time; 0: at the end only, without curves."""
 
     def __post_init__(self) -> None:

@@ -83,8 +83,8 @@ def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
 def untried_convolutions() -> Iterator[None]:
     """While the block lasts, cuDNN takes the algorithms that it expects to be fastest, and times none.
 
-    For shapes that run a few times only, such as an epoch's last batch and those of an evaluation: timing every
-    algorithm of every layer takes minutes where a network has many grouped convolutions.
+    For shapes that run a few times only, such as an epoch's last batch and those of an evaluation. Each shape would
+    have every algorithm of every layer timed, which pays where it runs thousands of times.
     """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False

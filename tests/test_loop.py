@@ -62,6 +62,19 @@ def test_the_record_of_the_first_step_is_the_fresh_networks_loss(data: Path, tmp
     assert entry["accuracy"][0] == pytest.approx(hits, abs=1e-6)
 
 
+def test_measuring_tries_out_no_convolutions(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)  # as `train` sets it on a GPU
+    model, tried = plain(), set()
+    model.register_forward_pre_hook(lambda net, _: tried.add((net.training, torch.backends.cudnn.benchmark)))
+    config = settings(data, tmp_path / "run", epochs=1, batch_size=30)
+    trainer = Trainer(config, World(), torch.device("cpu"), model, data=None, quiet=True)
+    trainer.prepare()
+    tried.clear()  # the network was tried on the shape of the images
+    trainer._epochs(0)
+    trainer._measure()
+    assert tried == {(True, True), (False, False)}
+
+
 def test_curves_only_at_the_end_where_asked(data: Path, tmp_path: Path) -> None:
     for every, expected in ((0, [3]), (2, [2, 3]), (1, [1, 2, 3])):
         run(data, tmp_path / str(every), evaluate_every=every)

@@ -153,22 +153,32 @@ def prediction():
 
 def anytime():
     """One pass for most images, more for the rest: what it keeps of all heads' gain, and what it saves."""
-    found = read("anytime_speed_h200.json")
-    if not found:
-        return "Not measured yet: `python benchmarks/anytime_speed.py`."
-    trained = read("anytime_run/result.json")["config"]["train"]
+    parts = [
+        anytime_of(read(f"anytime_speed{ending}_h200.json"), read(f"anytime_run{ending}/result.json"), ending)
+        for ending in ("", "_wrn")
+        if (RESULTS / f"anytime_speed{ending}_h200.json").exists()
+    ]
+    return "\n\n".join(parts) or "Not measured yet: `python benchmarks/anytime_speed.py`."
+
+
+def anytime_of(found, run, ending):
+    trained = run["config"]["train"]
     names = {"first head": "first head alone", "anytime": "anytime", "full": "all heads"}
     rows = [
         [names[name], f"{100 * row['accuracy']:.2f}", f"{row['passes']:.2f}", f"{row['images_per_second']:,.0f}"]
         for name, row in found["rows"].items()
     ]
+    mixed = f", CutMix α {trained['cutmix']:g}" if trained["cutmix"] else ""
+    on_val = found.get("val", {}).get("share_of_gain_kept")
+    there = f" (on the validation images, which chose the threshold, {100 * on_val:.0f} %)" if on_val else ""
+    link = f"results/anytime_speed{ending}_h200.json"
     return (
         f"One T{len(found['transforms'])} run on {trained['data'].rpartition('/')[2]}, one seed, {found['model']}, "
-        f"{trained['epochs']} epochs without label smoothing. The threshold was set on {found['n_val']:,} validation "
-        f"images, for {found['passes_on_val']:g} passes per image; these are figures of the {found['n_test']:,} test "
-        f"images. Anytime prediction keeps {100 * found['share_of_gain_kept']:.0f} % of what all heads gain over the "
-        f"first. {made_with(found['device'], found['versions']['torch'], found['commit'])} "
-        "([results/anytime_speed_h200.json](results/anytime_speed_h200.json)):\n\n"
+        f"{trained['epochs']} epochs without label smoothing{mixed}. The threshold was set on {found['n_val']:,} "
+        f"validation images, for {found['passes_on_val']:g} passes per image; these are figures of the "
+        f"{found['n_test']:,} test images. Anytime prediction keeps {100 * found['share_of_gain_kept']:.0f} % of what "
+        f"all heads gain over the first{there}. "
+        f"{made_with(found['device'], found['versions']['torch'], found['commit'])} ([{link}]({link})):\n\n"
         + table(["", "accuracy %", "passes per image", "images a second"], rows)
     )
 

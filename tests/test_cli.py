@@ -180,8 +180,9 @@ def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, 
 
 def test_where_results_go_is_tried_before_the_work(t2, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
-    assert run(["invariance", str(t2), "--out", str(tmp_path / "file")]) == 2
-    assert "--out: " in capsys.readouterr().err
+    for out in (tmp_path / "file", tmp_path / "file" / "figures"):
+        assert run(["invariance", str(t2), "--out", str(out)]) == 2
+        assert f"--out: {tmp_path / 'file'} is a file" in capsys.readouterr().err
     assert run(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
     assert "--json: " in capsys.readouterr().err
     assert run(["report", str(tmp_path), "--data", str(tmp_path / "nowhere")]) == 2

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -78,6 +80,11 @@ def test_what_is_no_model_says_what_is_one(tmp_path):
             path.write_text("hello")
         with pytest.raises(ConfigError, match=r"a model is a run's folder, an exported folder, an .onnx file or hf:"):
             open_model(path)
+
+
+def test_weights_alone_name_the_folder_to_give():
+    with pytest.raises(ConfigError, match=re.escape(f"give their folder, {digits_run()}")):
+        open_model(digits_run() / "model.safetensors")
 
 
 def test_a_run_without_weights_says_so(tmp_path):

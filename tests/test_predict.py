@@ -112,9 +112,20 @@ def test_mistakes_end_with_status_2(tmp_path, capsys):
         ([str(digits_run()), image, "--batch-size", "0"], "at least 1"),
         ([str(digits_run()), image, "--confidence", "90"], "a probability from 0 to 1 is needed, or auto"),
         ([str(tmp_path / "pruned"), image, "--confidence", "0.9"], "has one head, so there is nothing to stop early"),
+        ([str(digits_run()), "-", image, "-"], "- is given twice; standard input holds one image"),
+        ([str(digits_run()), image, "--data", "nowhere"], "which only --confidence auto reads"),
+        ([str(digits_run()), image, "--data", "digits", "--confidence", "0.9"], "which only --confidence auto reads"),
     ):
         assert run(["predict", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("head", "message"), [("r0", "has one head"), ("all", "runs its heads at once")])
+def test_why_a_graph_cannot_stop_early_depends_on_its_heads(head, message, tmp_path, capsys):
+    image, out = str(digit_files(tmp_path / "images", 1)[0]), str(tmp_path / "graph")
+    assert run(["prune", str(digits_run()), "--out", out, "--head", head, "--format", "onnx"]) == 0
+    assert run(["predict", out, image, "--confidence", "0.9"]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_names_cannot_steer_the_terminal(tmp_path, capsys):

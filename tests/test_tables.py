@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from transnet.measure.metrics import difference
+from transnet.measure.metrics import as_text, difference
 from transnet.study.finished import FinishedRun, Group
 from transnet.study.paper import DATA, published
 from transnet.study.plan import KINDS
@@ -154,6 +154,14 @@ def test_people_read_a_minus_sign_and_programs_a_hyphen() -> None:
     lines = list(csv.DictReader(io.StringIO(sheet.comma_separated())))
     assert float(lines[2]["to base"]) == pytest.approx(-1.1)
     assert sheet.rows[2][3].value == pytest.approx(-1.1)  # what a click sorts by
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [(-0.004, "+.2f", "+0.00"), (-0.0, ".1f", "0.0"), (-0.04, ".1f", "0.0"), (-0.006, "+.2f", "−0.01")],
+)
+def test_what_rounds_to_zero_is_no_loss(value: float, form: str, text: str) -> None:
+    assert as_text(value, form) == text
 
 
 def test_the_table_warns_of_two_seeds_and_of_runs_that_are_all_alike() -> None:

@@ -36,8 +36,10 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, prog="transnet invariance", args=list(arguments))
     if not options.runs:
         raise ValueError("invariance: no run given; give the folder of a finished run")
-    if options.out and Path(options.out).exists() and not Path(options.out).is_dir():
-        raise ValueError(f"--out: {options.out} is a file; give a folder")
+    out = Path(options.out) if options.out else None
+    for path in (out, *out.absolute().parents) if out else ():
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"--out: {path} is a file; give a folder")
     from transnet.study.kernels import compare, draw, print_comparison
 
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)
@@ -45,8 +47,8 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(comparison, indent=1))
     else:
         print_comparison(comparison)
-    if options.out:
-        files = draw(comparison, Path(options.out))
-        (Path(options.out) / "invariance.json").write_text(json.dumps(comparison, indent=1))
+    if out:
+        files = draw(comparison, out)
+        (out / "invariance.json").write_text(json.dumps(comparison, indent=1))
         print("drawn: " + ", ".join(str(file) for file in files if file.suffix == ".png"), file=sys.stderr)
     return 0

@@ -14,8 +14,11 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def as_text(value: float, form: str) -> str:
-    """A number in that format with a true minus sign, to be read; a file of numbers keeps the hyphen."""
-    return f"{value:{form}}".replace("-", "−")
+    """A number in that format with a true minus sign, to be read; a file of numbers keeps the hyphen.
+
+    What rounds to zero has no minus, which would read as a loss.
+    """
+    return f"{value:{form.replace('.', 'z.', 1)}}".replace("-", "−")
 
 
 class Difference(NamedTuple):

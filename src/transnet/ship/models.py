@@ -105,6 +105,8 @@ def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Mod
         raise ConfigError(f"{path} does not exist; {_KINDS}")
     if path.suffix == ".onnx":
         return _open_onnx(path)
+    if path.suffix == ".safetensors":
+        raise ConfigError(f"{path}: weights alone, without classes and preprocessing; give their folder, {path.parent}")
     raise ConfigError(f"{path}: not a model; {_KINDS}")
 
 

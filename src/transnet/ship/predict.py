@@ -79,6 +79,10 @@ def predict_files(
         raise ConfigError("predict: no image given; give files, folders, globs, or - for standard input")
     if batch_size < 1:
         raise ConfigError(f"--batch-size: {batch_size} was given; at least 1 is needed")
+    if words.count("-") > 1:
+        raise ConfigError("predict: - is given twice; standard input holds one image, give - once")
+    if data is not None and confidence != "auto":
+        raise ConfigError(f"--data: {data} was given, which only --confidence auto reads; add that, or leave it out")
     found = list(find_images(words))
     if not any(name == "-" or Path(name).exists() for name in found):
         raise ConfigError(f"predict: {', '.join(map(printable, words))}: no such file or folder")
@@ -158,7 +162,7 @@ def _threshold(model: Model, confidence: float | Literal["auto"], data: str | No
 
 
 def _no_heads(model: Model) -> str:
-    if model.network is None:
+    if len(model.about.transforms) > 1:
         return f"{model.source} runs its heads at once; give the run, or one exported as safetensors with --head all"
     return f"{model.source} has one head, so there is nothing to stop early; give the run itself"
 

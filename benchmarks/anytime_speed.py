@@ -1,19 +1,20 @@
-"""Images a second of anytime prediction against one head and all heads: saved time, not only saved passes.
+"""Anytime prediction against one head and all heads: accuracy, passes, and images a second.
 
-    python benchmarks/anytime_speed.py runs/t3 --out results/anytime_speed.json
-    python benchmarks/anytime_speed.py runs/t3 --device cuda --batch 1024 --out results/anytime_speed_h200.json
+    python benchmarks/anytime_speed.py runs/t3 --out results/anytime_cpu.json
+    python benchmarks/anytime_speed.py runs/t3-s* --device cuda --batch 1024 --passes 1.38 --out results/anytime.json
 
-RUN is a finished run with a validation split and its data. The threshold is calibrated on the validation split, for
-staying within so many points of all heads, or for so many passes; accuracy and speed are then measured on the test
-split, each way of predicting in turn, and the median over the rounds is kept. The images lie on the device before the
-clock starts.
+Each RUN is a finished one with a validation split and its data; several are repetitions of one another. A run's
+threshold is calibrated on its validation split, for staying within so many points of all heads, or for so many passes.
+Accuracy and speed are then measured on the test split, each way of predicting in turn, and the median over the rounds
+is kept. The images lie on the device before the clock starts. What share of all heads' gain is kept has an interval
+by bootstrap over the test images, the same for all runs: a gain of a hundred images is a noisy one.
 """
 
 import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -28,6 +29,8 @@ from transnet.train.evaluation import collect, some_images
 from transnet.train.run import Run
 
 Way = Callable[[Tensor], tuple[Tensor, Tensor]]
+WAYS = ("first head", "anytime", "full")
+SETTINGS = ("model", "transforms", "seed", "epochs", "label_smoothing", "cutmix", "distillation")
 
 
 @torch.inference_mode()
@@ -44,29 +47,36 @@ def share_kept(first: float, some: float, full: float) -> float | None:
     return (some - first) / (full - first) if full > first else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--within", type=float, default=0.1, help="points of accuracy that may be lost")
-    parser.add_argument("--passes", type=float, help="instead: passes per image that may be spent")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--figure", type=Path, help="draw the accuracy/cost curve of the test split here")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    run = Run(options.run)
+def interval(right: Sequence[Tensor], *, draws: int = 2000) -> tuple[float, float] | None:
+    """95 % of `share_kept` over draws of as many test images, with replacement; None where a draw has no gain.
+
+    Args:
+        right: of each run, (N, 3): whether the first head, anytime prediction and all heads are right.
+        draws: how many.
+    """
+    counts = torch.stack(list(right)).double().mean(0)  # all runs saw the same images
+    n, generator = len(counts), torch.Generator().manual_seed(0)
+    drawn = torch.stack([counts[torch.randint(n, (n,), generator=generator)].mean(0) for _ in range(draws)])
+    shares = [share_kept(*means) for means in drawn.tolist()]
+    if any(share is None for share in shares):
+        return None
+    low, high = torch.tensor(shares).double().quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+    return low, high
+
+
+def of_one(path: str, options: argparse.Namespace) -> tuple[dict[str, object], Tensor]:
+    """What the result says of a run, and which test images each way of predicting had right."""
+    run = Run(path)
     about = of_run(run.read_config(), run.config)
-    found = collect(options.run, split="val", device=options.device)
+    found = collect(path, data=options.data, split="val", device=options.device)
     val, val_labels = found.views[0], found.labels
     confidence = calibrate(val, val_labels, within=options.within, passes=options.passes)
-    found = collect(options.run, device=options.device)
-    test, labels = found.views[0], found.labels
-
-    net = load(options.run)
-    model = model_of(net, about, options.run)
-    x = torch.stack([model.normalise(model.shown(image)) for image in some_images(options.run, len(labels))])
+    net = load(path)
+    model = model_of(net, about, path)
+    images = some_images(path, 10**9, data=options.data)
+    x = torch.stack([model.normalise(model.shown(image)) for image in images])
+    test = collect(path, data=options.data, device=options.device)
+    labels = test.labels
     dtype = torch.bfloat16 if options.bf16 else torch.float32
     net = net.to(options.device, dtype, memory_format=torch.channels_last).eval()
     parts = x.to(options.device, dtype, memory_format=torch.channels_last).split(options.batch)
@@ -79,34 +89,62 @@ def main() -> None:
         probabilities, used = anytime(net, part, confidence=confidence)
         return probabilities.argmax(-1), used
 
-    ways = {"first head": fixed(net.transforms[0]), "anytime": early, "full": fixed(None)}
+    ways = dict(zip(WAYS, (fixed(net.transforms[0]), early, fixed(None)), strict=True))
     times: dict[str, list[float]] = {name: [] for name in ways}
-    rows = {}
+    rows, right = {}, {}
     for i in range(options.rounds + 2):
         for name, way in ways.items():
             took, classes, used = measure(way, parts)
             if i < 2:  # warming up
                 continue
             times[name].append(took)
-            rows[name] = {"accuracy": float((classes == labels).double().mean()), "passes": float(used.double().mean())}
+            right[name] = classes == labels
+            rows[name] = {"accuracy": float(right[name].double().mean()), "passes": float(used.double().mean())}
     for name, row in rows.items():
         row["images_per_second"] = len(labels) / statistics.median(times[name])
-        print(f"{name}: {row['accuracy']:.4f} at {row['passes']:.2f} passes, {row['images_per_second']:,.0f} images/s")
     on_val = curve(val, val_labels, torch.tensor([0.0, confidence, 1.0], dtype=torch.float64))
-    kept = share_kept(*(rows[name]["accuracy"] for name in ways))
-    result = {
-        **environment(options.device), "model": about.model, "transforms": list(about.transforms),
-        "confidence": confidence, "within_points_on_val": None if options.passes else options.within,
-        "passes_on_val": options.passes, "n_val": len(val_labels),
-        "n_test": len(labels), "batch": options.batch, "dtype": str(dtype), "rounds": options.rounds,
-        "share_of_gain_kept": kept, "rows": rows,
+    kept = share_kept(*(rows[name]["accuracy"] for name in WAYS))
+    print(f"{run.path.name}: " + ", ".join(
+        f"{name} {100 * row['accuracy']:.2f} at {row['passes']:.3f} passes, {row['images_per_second']:,.0f} images/s"
+        for name, row in rows.items()
+    ) + f"; keeps {kept}", flush=True)  # fmt: skip
+    if options.figure:
+        draw(curve(test.views[0], labels), options.figure, chosen=confidence, title=f"{about.model}, test split")
+        options.figure = None  # of the first run
+    trained = run.read_config()["train"]
+    return {
+        "run": run.path.name, **{name: trained[name] for name in SETTINGS}, "confidence": confidence,
+        "share_of_gain_kept": kept, "rows": rows, "n_val": len(val_labels), "n_test": len(labels),
         "val": {
             "accuracy": on_val.accuracy.tolist(), "passes": on_val.passes.tolist(),
             "share_of_gain_kept": share_kept(*on_val.accuracy.tolist()),
         },
+    }, torch.stack([right[name] for name in WAYS], 1)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--data", help="where the runs' data lies now")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--within", type=float, default=0.1, help="points of accuracy that may be lost")
+    parser.add_argument("--passes", type=float, help="instead: passes per image that may be spent")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--figure", type=Path, help="draw the first run's accuracy/cost curve on the test split here")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    measured = [of_one(path, options) for path in options.runs]
+    right = [each for _, each in measured]
+    kept = share_kept(*torch.stack(right).double().mean((0, 1)).tolist())
+    result = {
+        **environment(options.device), "within_points_on_val": None if options.passes else options.within,
+        "passes_on_val": options.passes, "batch": options.batch, "dtype": "bfloat16" if options.bf16 else "float32",
+        "rounds": options.rounds, "share_of_gain_kept": kept, "interval": interval(right),
+        "runs": [about for about, _ in measured],
     }  # fmt: skip
-    if options.figure:
-        draw(curve(test, labels), options.figure, chosen=confidence, title=f"{about.model}, test split")
+    print(f"all runs: keep {kept}, 95 % interval {result['interval']}")
     if options.out:
         options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 

@@ -19,7 +19,7 @@ STUDIES = {
     "cifar100-paper": "CIFAR-100, recipe `paper`",
     "cifar10-fast": "CIFAR-10, recipe `fast`",
 }
-ORDER = ("base", *(f"base, {m}× epochs" for m in (2, 3, 4)), "PT2", "T2", "PT3", "T3", "PT4", "T4")
+ORDER = ("base", *(f"base, {m}× epochs" for m in (2, 3, 4)), "PT2", "PT2 taught", "T2", "T2 taught", "PT3", "T3", "PT4", "T4")
 COLUMNS = (
     "model", "accuracy %", "to base", "to base of equal passes", "paper %", "training passes", "passes per image",
     "seconds of training",
@@ -95,7 +95,7 @@ def brief(results):
     found = [(group, folder, title) for group, folder, title in groups(results) if by_name(group)]
     texts = []
     for group, folder, title in found[:1]:
-        rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored",)))
+        rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored", "taught")))
         kept = [i for i, column in enumerate(COLUMNS) if column in BRIEF]
         columns = tuple(COLUMNS[i] for i in kept)
         shown = [tuple(cells(row)[i] for i in kept) for row in alone or rows]
@@ -150,7 +150,7 @@ def groups(results):
 
 def study(group, folder, title):
     """The tables of one data set and recipe; None where base or every other classifier is missing."""
-    rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored",)))
+    rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored", "taught")))
     if not rows:
         return None
     said = (*judged(rows), *cautions(rows))

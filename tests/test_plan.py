@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from transnet.study.plan import KINDS, TARGETS, Study, parse_name, plan
+from transnet.study.plan import KINDS, PAPER, TARGETS, Study, parse_name, plan
 from transnet.train.config import ConfigError
 from transnet.train.loop import train
 
@@ -18,10 +18,18 @@ def names(**settings: Any) -> list[str]:
     return [run.name for run in plan(study(**settings))]
 
 
-def test_all_is_the_union_and_trains_nothing_twice() -> None:
+def test_all_is_the_union_of_the_paper_s_and_trains_nothing_twice() -> None:
     everything = names()
     assert len(everything) == len(set(everything))
-    assert set(everything) == {name for target in TARGETS for name in names(target=target)}
+    assert set(everything) == {name for target in PAPER for name in names(target=target)}
+    assert set(TARGETS) - set(PAPER) == {"taught"}
+
+
+def test_teaching_is_all_that_differs() -> None:
+    runs = {run.kind: run.config for run in plan(study("taught", seeds=1))}
+    assert list(runs) == ["base-x2", "t2", "t2-taught", "base"]
+    plain, taught = vars(runs["t2"]), vars(runs["t2-taught"])
+    assert {name for name in plain if plain[name] != taught[name]} == {"distillation", "out"}
 
 
 def test_more_seeds_only_add_runs() -> None:
@@ -54,13 +62,13 @@ def test_the_ablation_is_the_paper_s() -> None:
 
 def test_a_name_says_what_the_run_is() -> None:
     for data in ("digits", "my-base-t2", "data/folder-s1", "images.npz"):
-        for run in plan(study(data=data)):
+        for run in plan(study(data=data)) + plan(study("taught", data=data)):
             group, kind, seed = parse_name(run.name) or ("", "", -1)
             assert (kind, seed) == (run.kind, run.seed)
             assert run.name == f"{group}-{kind}-s{seed}"
             assert "/" not in run.name
     assert parse_name("notes") is None
-    assert set(KINDS) == {run.kind for run in plan(study())}
+    assert set(KINDS) == {run.kind for target in ("all", "taught") for run in plan(study(target))}
 
 
 def test_a_folder_with_other_settings_is_refused_before_anything_trains(tmp_path: Path) -> None:

@@ -226,6 +226,22 @@ def test_the_ablation_says_what_the_paper_concluded_and_whether_it_is_so() -> No
     assert sheet.notes[-1].endswith("PT2 against Alg. only: +1.17 points, 95 % interval +0.75 to +1.58 (n = 3).")
 
 
+def test_teaching_is_judged_on_the_image_alone_beside_what_it_changes() -> None:
+    assert table(group(CLEAR), "taught") is None
+    found = group({**CLEAR, "t2-taught": [80.9, 81.0, 81.2]})
+    rows = {row.name: row for row in rows_of(found, "taught")}
+    assert list(rows) == ["base", "PT2", "PT2 taught", "T2", "T2 taught", "base, 2× epochs"]
+    assert [row.predict_passes for row in rows.values()] == [1, 1, 1, 2, 2, 1]
+    assert rows["PT2 taught"].to_equal is not None
+    sheet = table(found, "taught")
+    assert sheet is not None
+    assert "Tested on the image alone, as an exported network sees it." in sheet.notes
+    assert any(note.startswith("PT2 taught against PT2: +1.8") for note in sheet.notes)
+    plain = table(group({**CLEAR, "t2-taught": [80.9, 81.0, 81.2]}, data="digits", flip=False), "taught")
+    assert plain is not None
+    assert any(note.startswith("Tested on the plain image") for note in plain.notes)
+
+
 def test_no_table_without_base_or_without_a_rival() -> None:
     assert table(group({"t2": [79.0]}), "pruned") is None
     assert table(group({"base": [79.0]}), "pruned") is None

@@ -4,10 +4,9 @@ The heads run one after the other. After each, an image whose class is certain e
 transformed again and go on. Easy images cost one pass of the backbone, hard ones all m.
 
 Going on pays only where it can change the class, so what counts is the class's lead over the runner-up, not its
-probability among all K: after the first head p₁ / (p₁ + p₂) ≥ confidence. One head more moves the mean of k heads'
-leads, in log-odds, by a variance of 1 / (k (k + 1)) of a single one's, and the less it can move the less lead is
-needed: after k heads logit(confidence) · 2 / (k (k + 1)). (Standard deviations instead of variances sent too many
-images through to the last head, on validation images.)
+probability among all K: after the first head p₁ / (p₁ + p₂) ≥ confidence. After more heads the odds that they give the
+class against the runner-up are multiplied, that is, log-odds are added until their sum reaches logit(confidence):
+Wald's sequential test (1945). To overturn such a class, the next head would have to be as sure of the opposite.
 
 >>> probabilities, used = anytime(net, images, confidence=0.9)
 
@@ -30,9 +29,9 @@ from transnet.train.config import ConfigError
 def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, Tensor]:
     """Predict with as few heads as each image needs: near the full model's accuracy at a fraction of its cost.
 
-    After each head the logits so far are averaged. An image stops after the first head where its class is preferred
-    to the runner-up with probability ``confidence``, after later ones with less, as one head more then changes the
-    mean less. The heads run in the order of ``net.transforms``, so the first should be the best.
+    After each head the logits so far are averaged. An image stops where its class is preferred to the runner-up with
+    probability ``confidence``, the odds of the heads so far multiplied. The heads run in the order of
+    ``net.transforms``, so the first should be the best.
 
     Args:
         net: in evaluation mode.
@@ -65,7 +64,7 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
     votes[:, 0] = total.argmax(-1)
     undecided = torch.arange(len(x), device=total.device)
     for i in range(1, len(net.transforms)):
-        go_on = (lead(total / i) < needed_lead(confidence, i)).nonzero()[:, 0]
+        go_on = (lead(total) < needed_lead(confidence)).nonzero()[:, 0]
         if not len(go_on):
             break
         undecided, total = undecided[go_on], total[go_on]
@@ -84,15 +83,9 @@ def lead(logits: Tensor) -> Tensor:
     return first - second
 
 
-def needed_lead(confidence: float, done: int) -> float:
-    """The `lead` at which an image stops after ``done`` heads, where that is not all of them."""
-    odds = math.inf if confidence == 1 else math.log(confidence / (1 - confidence)) if confidence else -math.inf
-    return odds * share_of_odds(done)
-
-
-def share_of_odds(done: int) -> float:
-    """What part of the first head's `needed_lead` the mean of ``done`` heads must have."""
-    return 2 / (done * (done + 1))
+def needed_lead(confidence: float) -> float:
+    """The `lead` of the sum of the logits at which an image stops: the log-odds of ``confidence``."""
+    return math.inf if confidence == 1 else math.log(confidence / (1 - confidence)) if confidence else -math.inf
 
 
 @dataclass(frozen=True)
@@ -128,19 +121,17 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
     if confidences is None:
         odds = torch.linspace(0, 12, 481, dtype=torch.float64)
         confidences = torch.cat([odds.sigmoid(), torch.ones(1).double()])
-    number = logits.shape[1]
-    steps = torch.arange(1, number + 1, dtype=torch.float64, device=logits.device)
-    means = logits.double().cumsum(1) / steps[:, None]
-    leads, right = lead(means), (means.argmax(-1) == y[:, None]).double()
+    sums = logits.double().cumsum(1)
+    leads, right = lead(sums), (sums.argmax(-1) == y[:, None]).double()
+    leads[:, -1] = math.inf  # no head is left
     accuracy, passes = [], []
     for threshold in confidences.tolist():
-        needed = [needed_lead(threshold, done) for done in range(1, number)]
-        stops = leads >= leads.new_tensor([*needed, -math.inf])
+        stops = leads >= needed_lead(threshold)
         last = stops.double().argmax(1)  # the first head after which the image leaves
         accuracy.append(float(right.gather(1, last[:, None]).mean()))
         passes.append(float((last + 1).double().mean()))
     full = float(right[:, -1].mean())
-    return Curve(confidences, torch.tensor(accuracy), torch.tensor(passes), full, number)
+    return Curve(confidences, torch.tensor(accuracy), torch.tensor(passes), full, logits.shape[1])
 
 
 def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float | None = None) -> float:

@@ -29,7 +29,7 @@ import torch
 from transnet import d4
 from transnet.data import DataError
 from transnet.data.decode import Pixels, decode_image
-from transnet.ship.anytime import lead, share_of_odds
+from transnet.ship.anytime import lead
 from transnet.ship.models import Model, open_model
 from transnet.ship.predict import head_names
 from transnet.train.config import ConfigError
@@ -143,21 +143,17 @@ def look(model: Model, encoded: bytes) -> dict[str, Any]:
     names = model.about.transforms
     # The graph of a folded head has its transform inside: it is shown what the person sees.
     views = [pixels if model.about.fold else _turned(pixels, name) for name in names]
-    means = logits.cumsum(0) / torch.arange(1, len(logits) + 1)[:, None]
-    running = means.softmax(-1)
+    sums = logits.cumsum(0)
+    running = (sums / torch.arange(1, len(logits) + 1)[:, None]).softmax(-1)
     # Log-odds, as `anytime` compares them; one class has no runner-up, and JSON no infinity.
-    leads = [min(value, 1e9) for value in lead(means).tolist()]
-    shares = [*(share_of_odds(done) for done in range(1, len(leads))), 0.0]
+    leads = [min(value, 1e9) for value in lead(sums).tolist()]
     return {
         "heads": [
             {"name": title, "view": _data_url(view), "classes": _classes(model, p)}
             for title, view, p in zip(head_names(names), views, logits.softmax(-1), strict=True)
         ],
         "ensemble": _classes(model, running[-1]),
-        "steps": [
-            {**_classes(model, p)[0], "lead": ahead, "share": share}
-            for p, ahead, share in zip(running, leads, shares, strict=True)
-        ],
+        "steps": [{**_classes(model, p)[0], "lead": ahead} for p, ahead in zip(running, leads, strict=True)],
         "one_by_one": model.net is not None,
     }
 

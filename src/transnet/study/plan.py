@@ -17,7 +17,7 @@ import tyro
 from transnet import recipes
 from transnet.train.config import ConfigError, TrainConfig, data_name, differences, from_dict, to_dict
 
-Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "invariance", "all"]
+Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "invariance", "taught", "all"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Kind:
     transforms: str
     heads: Literal["separate", "shared"] = "separate"
     epochs: int = 1  # times the base's
+    distillation: float = 0.0
 
     @property
     def cost(self) -> int:
@@ -50,6 +51,8 @@ KINDS = {
     "arch": Kind("Arch. only", "Arch. only", "r0,r0"),
     # Equal compute: the base with as many training passes as T2, T3 and T4 take.
     **{f"base-x{m}": Kind(f"base, {m}× epochs", f"base, {m}× epochs", "r0", epochs=m) for m in (2, 3, 4)},
+    # Beyond the paper: the identity head also learns what both say together.
+    "t2-taught": Kind("PT2 taught", "T2 taught", "r0,r1", distillation=1.0),
 }
 
 BY_HEADS = ("base", "t2", "t3", "t4")
@@ -61,7 +64,9 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "ensembles": BY_HEADS,
     "generalization": BY_HEADS + EQUAL,
     "invariance": BY_HEADS,
+    "taught": ("base", "t2", "t2-taught", "base-x2"),
 }
+PAPER = tuple(target for target in TARGETS if target != "taught")
 MEMBERS = 4  # the largest ensemble of Fig. 3: so many runs it needs of each kind whose networks join in one
 MEMBERS_OF = {"base": "base", "PT2": "t2"}  # what the figure calls them, and their kind of run
 _NAME = re.compile(rf"(?P<group>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
@@ -72,13 +77,14 @@ class Study:
     """Train what a table or figure of the paper needs, and write the report: DIR/report.html.
 
     pruned: Table 2. full: Table 3. ablation: Table 4. ensembles: Fig. 3. generalization: Fig. 4. invariance: Figs. 5
-    and 6. Runs are shared between them. Calling it again goes on where it stopped; more seeds train only the new ones.
+    and 6. taught: beyond the paper, what the head that is kept gains by learning from the others too (--distillation).
+    Runs are shared between them. Calling it again goes on where it stopped; more seeds train only the new ones.
 
     Example: transnet reproduce pruned --data cifar100 --seeds 3 --out reproduced
     """
 
     target: Annotated[tyro.conf.Positional[Target], tyro.conf.arg(metavar="TARGET")]
-    """pruned, full, ablation, ensembles, generalization, invariance or all."""
+    """pruned, full, ablation, ensembles, generalization, invariance, all of these, or taught."""
     data: str = "cifar100"
     """A data set's name, a folder or an .npz file, as for `transnet train`."""
     seeds: int = 3
@@ -124,7 +130,7 @@ class Study:
     @property
     def targets(self) -> tuple[str, ...]:
         """The tables and figures asked for."""
-        return tuple(TARGETS) if self.target == "all" else (self.target,)
+        return PAPER if self.target == "all" else (self.target,)
 
 
 @dataclass(frozen=True)
@@ -204,6 +210,7 @@ def _config(study: Study, kind: str, seed: int) -> TrainConfig:
             "model": study.model,
             "transforms": how.transforms,
             "heads": how.heads,
+            "distillation": how.distillation,
             "seed": seed,
             "epochs": epochs * how.epochs,
             "train_fraction": study.train_fraction,

@@ -87,7 +87,8 @@ def _places(groups: list[Group], data: str | None) -> dict[str, str]:
 
 def _section(group: Group, folder: Path, data: str | None, device: str) -> Section:
     measured = measure(group, folder, data=data, device=device)
-    tables = [sheet for target in ("pruned", "full", "unmirrored", "ablation") if (sheet := table(group, target))]
+    targets = ("pruned", "full", "unmirrored", "ablation", "taught")
+    tables = [sheet for target in targets if (sheet := table(group, target))]
     figures = []
     drawn = folder / "figures"
     curves = measured["ensembles"]
@@ -132,7 +133,8 @@ def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = N
 
 def findings(group: Group) -> list[str]:
     """What m heads gained in points, against the base and against the base of equal passes, and what is certain."""
-    rows = _gains(group, "pruned", "full")
+    mirrored = group.some.protocol == "test_flip"
+    rows = _gains(group, "pruned", "full", *(() if mirrored else ("taught",)))
     if not rows:
         return []
 
@@ -147,7 +149,7 @@ def findings(group: Group) -> list[str]:
 
     sizes = sorted({n for row in rows for gap in (row.to_base, row.to_equal) if gap for n in gap.n})
     how = f"n = {either(sizes)}; ahead or behind is what has a 95 % interval without zero in it."
-    alone = _gains(group, "unmirrored")
+    alone = _gains(group, "unmirrored", "taught") if mirrored else []
     found = against(rows, ", with the mirror image as in the paper" if alone else "")
     if alone:
         found += against(alone, ", on the image alone")
@@ -155,7 +157,9 @@ def findings(group: Group) -> list[str]:
 
 
 def _gains(group: Group, *targets: str) -> list[Row]:
-    return [row for target in targets for row in rows_of(group, target) if not row.name.startswith("base")]
+    """What is not base, by name: some rows stand in several tables."""
+    rows = {row.name: row for target in targets for row in rows_of(group, target)}
+    return [row for name, row in rows.items() if not name.startswith("base")]
 
 
 def facts(group: Group) -> dict[str, str]:

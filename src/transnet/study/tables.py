@@ -1,7 +1,7 @@
 """Tables 2, 3 and 4 from finished runs: ours beside the paper's, each gain with its price and its error.
 
 The paper tests on every image and its mirror image. Whoever uses a network has the image alone, so a table of the
-project's own, `unmirrored`, says what that gives.
+project's own, `unmirrored`, says what that gives. So does `taught`, of what goes beyond the paper.
 
 Every row says how many runs stand behind it. ± is the standard error; a difference carries Welch's 95 % interval. A
 figure is bold only where its lead over the second best is outside the error, so never with one seed.
@@ -27,13 +27,16 @@ _ROWS: dict[str, list[tuple[str, str]]] = {
     "full": [_BASE, *_FULL, *_EQUAL],
     "unmirrored": [_BASE, *_PRUNED, *_FULL, *_EQUAL],
     "ablation": [_BASE, ("alg", "pruned"), ("arch", "pruned"), _PRUNED[0], _EQUAL[0]],
+    "taught": [_BASE, _PRUNED[0], ("t2-taught", "pruned"), _FULL[0], ("t2-taught", "full"), _EQUAL[0]],
 }
 TITLES = {
     "pruned": "Table 2: base and pruned, the same cost at prediction",
     "full": "Table 3: base and all heads, m times the cost at prediction",
     "unmirrored": "Tables 2 and 3 without the mirror image: one pass a head",
     "ablation": "Table 4: the algorithm alone, the architecture alone, both",
+    "taught": "Beyond the paper: the head that is kept, taught by both",
 }
+_OWN = ("unmirrored", "taught")  # on the image alone; the paper has no such figures
 _UNSURE = "no difference shown for"
 COLUMNS = (
     "model", "accuracy %", "n", "to base", "to base of equal passes", "paper %", "ours − paper", "training passes",
@@ -83,10 +86,12 @@ def rows_of(group: Group, target: str) -> list[Row]:
     """A table's rows; none where base or every other row is missing, or all of it stands in another table."""
     if target == "ablation" and not (group.of("alg") or group.of("arch")):
         return []
+    if target == "taught" and not group.of("t2-taught"):
+        return []
     mirrored = group.some.protocol == "test_flip"
     if target == "unmirrored" and not mirrored:
         return []
-    protocol = "test" if target == "unmirrored" else None
+    protocol = "test" if target in _OWN else None
     found = [(kind, part, runs) for kind, part in _ROWS[target] if (runs := group.of(kind))]
     if len(found) < 2 or found[0][0] != "base":
         return []
@@ -104,7 +109,7 @@ def rows_of(group: Group, target: str) -> list[Row]:
                 values=values,
                 to_base=difference(values, base) if name != "base" else None,
                 to_equal=difference(values, accuracies(equal, "pruned", protocol)) if equal else None,
-                paper=published(name, group.data) if target != "unmirrored" else None,
+                paper=published(name, group.data) if target not in _OWN else None,
                 train_passes=cost["train_passes"],
                 predict_passes=runs[0].score(part, protocol)["passes"],
                 # Pruned, or with one head under all transforms, a network is as large as the base.
@@ -117,7 +122,7 @@ def rows_of(group: Group, target: str) -> list[Row]:
 
 
 def table(group: Group, target: str) -> Sheet | None:
-    """The table of a target (pruned, full, unmirrored, ablation); None where it has no rows."""
+    """The table of a target (pruned, full, unmirrored, ablation, taught); None where it has no rows."""
     rows = rows_of(group, target)
     if not rows:
         return None
@@ -191,7 +196,7 @@ def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = []
     if any(row.name == KINDS[kind].pruned for row in rows for kind in EQUAL):
         notes.append("base, m× epochs: the base classifier with as many training passes as m heads take.")
-    if target == "unmirrored":
+    if target in _OWN and group.some.protocol == "test_flip":
         notes.append("Tested on the image alone, as an exported network sees it.")
     elif group.some.protocol == "test_flip":
         notes.append(
@@ -211,13 +216,26 @@ def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
     notes += cautions(rows)
     if any(row.paper for row in rows):
         notes.append(f"The paper: mean ± standard error of {N} repetitions.")
-    elif target == "unmirrored":
+    elif target in _OWN:
         notes.append("The paper has no such figures.")
     else:
         notes.append(f"The paper has no figures for {group.data}.")
     if target == "ablation":
         notes += _on_the_parts({row.name: row for row in rows})
+    if target == "taught":
+        notes += _on_teaching({row.name: row for row in rows})
     return tuple(notes)
+
+
+def _on_teaching(rows: dict[str, Row]) -> list[str]:
+    """What teaching gives the head that is kept, and what it takes from all heads together."""
+    weight = KINDS["t2-taught"].distillation
+    notes = [f"Taught: --distillation {weight:g}, the identity head also learns what both say together."]
+    for name in ("PT2", "T2"):
+        if name in rows:
+            gap = difference(rows[f"{name} taught"].values, rows[name].values)
+            notes.append(f"{name} taught against {name}: {gap}.")
+    return notes
 
 
 def _on_the_parts(rows: dict[str, Row]) -> list[str]:

@@ -122,13 +122,18 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
     return opened
 
 
-def some_images(path: str, n: int) -> list[Pixels]:
+def some_images(path: str, n: int, *, data: str | None = None) -> list[Pixels]:
     """Up to ``n`` images of a run's test split, from all over it, as they were decoded: to try a model on.
+
+    Args:
+        path: the run's folder.
+        n: how many.
+        data: where the run's data lies, where that is not what the run calls it.
 
     Raises:
         DataError: where the data is not there any more, or has changed.
     """
-    test = own_data(path).test
+    test = own_data(path, at=data).test
     return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 
 

@@ -19,7 +19,10 @@ STUDIES = {
     "cifar100-paper": "CIFAR-100, recipe `paper`",
     "cifar10-fast": "CIFAR-10, recipe `fast`",
 }
-ORDER = ("base", *(f"base, {m}× epochs" for m in (2, 3, 4)), "PT2", "PT2 taught", "T2", "T2 taught", "PT3", "T3", "PT4", "T4")
+ORDER = (
+    "base", *(f"base, {m}× epochs" for m in (2, 3, 4)),
+    "PT2", "PT2 taught", "T2", "T2 taught", "PT3", "T3", "PT4", "T4",
+)  # fmt: skip
 COLUMNS = (
     "model", "accuracy %", "to base", "to base of equal passes", "paper %", "training passes", "passes per image",
     "seconds of training",

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from transnet import TransNet, heads_loss
+from transnet import TransNet, distillation_loss, heads_loss
 from transnet.backbones import create
 from transnet.integrations.lightning import PruneAtEnd, TransNetModule
 
@@ -39,6 +39,16 @@ def test_it_trains_logs_and_prunes_at_the_end(tmp_path):
     assert torch.allclose(callback.model(x), module.net.eval().predict(x, heads="r0"), atol=1e-5)
     model = create("resnet8-small", num_classes=3, in_channels=1)
     model.load_state_dict(load_file(tmp_path / "out" / "better.safetensors"))
+
+
+def test_the_head_that_is_kept_can_be_taught():
+    module = TransNetModule(net("r1,r0"), distillation=2.0).eval()
+    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 3
+    module.log = lambda *_args, **_settings: None  # outside a Trainer there is nowhere to log to
+    logits = module.net(x)
+    assert torch.allclose(module.training_step((x, y), 0), heads_loss(logits, y) + 2 * distillation_loss(logits, 1))
+    with pytest.raises(ValueError, match="r0 learns from others"):
+        TransNetModule(net("r0"), distillation=1.0)
 
 
 def test_a_head_with_two_names_is_written_under_both(tmp_path):

@@ -17,24 +17,6 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(5, 3, 4, generator=generator).requires_grad_(), torch.tensor([0, 1, 2, 3, 0])
 
 
-def test_distillation_is_the_divergence_from_the_mean_of_all_heads() -> None:
-    logits, y = batch()
-    found = distillation(1)(Said(plain(), logits), y)
-    together, own = logits.mean(1).softmax(-1), logits[:, 1].softmax(-1)
-    by_hand = (together * (together / own).log()).sum(1).mean()
-    assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
-    found.backward()
-    assert logits.grad is not None
-    assert logits.grad[:, 1].abs().min() > 0
-    assert logits.grad[:, [0, 2]].count_nonzero() == 0  # the others learn nothing from it
-
-
-def test_heads_that_agree_teach_nothing() -> None:
-    logits, y = batch()
-    alike = logits[:, :1].expand(-1, 3, -1)
-    assert distillation(0)(Said(plain(), alike), y).item() == pytest.approx(0, abs=1e-6)
-
-
 def test_the_settings_choose_the_terms() -> None:
     net = TransNet(plain(), "r1,r0,r2")
     logits, y = batch()

@@ -5,7 +5,7 @@ from timm.loss import SoftTargetCrossEntropy
 from timm.task import TrainingTask
 from torch import nn
 
-from transnet import TransNet, heads_loss
+from transnet import TransNet, distillation_loss, heads_loss
 from transnet.integrations.timm import TransNetTask
 
 
@@ -32,6 +32,16 @@ def test_timms_criteria_with_soft_targets_work(net):
     soft = nn.functional.one_hot(Y, 5).float() * 0.9 + 0.02
     task = TransNetTask(net, SoftTargetCrossEntropy(), verbose=False).eval()
     assert torch.allclose(task(X, soft)["loss"], heads_loss(net(X), soft))
+
+
+def test_the_head_that_is_kept_can_be_taught():
+    net = TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r1,r0").eval()
+    task = TransNetTask(net, distillation=2.0, verbose=False).eval()
+    wanted = heads_loss(net(X), Y) + 2 * distillation_loss(net(X), 1)
+    assert torch.allclose(task(X, Y)["loss"], wanted)
+    alone = TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r0")
+    with pytest.raises(ValueError, match="r0 learns from others"):
+        TransNetTask(alone, distillation=1.0, verbose=False)
 
 
 @pytest.mark.parametrize("evaluate", ["pruned", "full"])

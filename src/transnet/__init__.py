@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOME = {
     "TransNet": "model",
     "heads_loss": "model",
+    "distillation_loss": "distillation",
     "fold": "fold",
     "invariance_score": "invariance",
     "layer_invariance": "invariance",
@@ -25,6 +26,7 @@ __all__ = [
     "TransNet",
     "__version__",
     "anytime",
+    "distillation_loss",
     "fold",
     "heads_loss",
     "invariance_penalty",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from transnet.distillation import distillation_loss
     from transnet.fold import fold
     from transnet.invariance import invariance_penalty, invariance_score, layer_invariance
     from transnet.model import TransNet, heads_loss

@@ -17,6 +17,7 @@ try:
 except ImportError as error:
     raise ImportError("transnet.integrations.lightning needs Lightning: pip install 'lightning>=2.6.4'") from error
 
+from transnet.distillation import distillation_loss, student_of
 from transnet.model import TransNet, heads_loss
 from transnet.train.checkpoint import write_tensors
 
@@ -33,22 +34,34 @@ class TransNetModule(lightning.LightningModule):
         net: the network.
         optimizer: makes what ``configure_optimizers`` returns from the parameters; SGD by default.
         label_smoothing: as in `torch.nn.functional.cross_entropy`.
+        distillation: weight of `distillation_loss`, which teaches the identity head what all say together.
     """
 
-    def __init__(self, net: TransNet, optimizer: Optimizers | None = None, *, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        net: TransNet,
+        optimizer: Optimizers | None = None,
+        *,
+        label_smoothing: float = 0.0,
+        distillation: float = 0.0,
+    ) -> None:
         super().__init__()
         self.net = net
         self.optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.distillation = label_smoothing, distillation
+        self.student = student_of(net.transforms) if distillation else 0
 
     def forward(self, x: Tensor) -> Tensor:
         """The mean of the heads' logits, (B, K)."""
         return self.net.predict(x)
 
     def training_step(self, batch: Any, index: int) -> Tensor:
-        """Alg. 1 on one batch."""
+        """Alg. 1 on one batch, and what is taught."""
         x, y = batch
-        loss = heads_loss(self.net(x), y, label_smoothing=self.label_smoothing)
+        logits = self.net(x)
+        loss = heads_loss(logits, y, label_smoothing=self.label_smoothing)
+        if self.distillation:
+            loss = loss + self.distillation * distillation_loss(logits, self.student)
         self.log("train_loss", loss, prog_bar=True, batch_size=len(x))
         return loss
 

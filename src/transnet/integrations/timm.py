@@ -13,6 +13,7 @@ from timm.task import ClassificationTask
 from timm.utils.model import get_state_dict, unwrap_model
 from torch import Tensor, nn
 
+from transnet.distillation import distillation_loss, student_of
 from transnet.inputs import one_of
 from transnet.model import TransNet
 
@@ -27,6 +28,7 @@ class TransNetTask(ClassificationTask):  # type: ignore[misc]
         criterion: timm's or torch's, taken for each head and averaged (Alg. 1); cross-entropy by default. It must
             return one value.
         evaluate: what validation measures: the identity head that `prune` would keep, or all heads.
+        distillation: weight of `distillation_loss`, which teaches that head what all say together.
         device: for the task's own tensors, as in timm.
         dtype: likewise.
         verbose: log what is trained.
@@ -38,6 +40,7 @@ class TransNetTask(ClassificationTask):  # type: ignore[misc]
         criterion: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
         *,
         evaluate: Literal["pruned", "full"] = "pruned",
+        distillation: float = 0.0,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         verbose: bool = True,
@@ -50,13 +53,16 @@ class TransNetTask(ClassificationTask):  # type: ignore[misc]
                 f"evaluate: {' '.join(model.transforms)} has no r0 to prune to; evaluate='full' would work"
             )
         super().__init__(model, criterion or nn.CrossEntropyLoss(), device=device, dtype=dtype, verbose=verbose)
-        self.evaluate = evaluate
+        self.evaluate, self.distillation = evaluate, distillation
+        self.student = student_of(model.transforms) if distillation else 0
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """``loss``: the mean over heads; ``output``: the mean of their logits, (B, K)."""
+        """``loss``: the mean over heads, and what is taught; ``output``: the mean of their logits, (B, K)."""
         logits = self.trainable_module(input)
-        losses = [self.criterion(head, target) for head in logits.unbind(1)]
-        return {"loss": torch.stack(losses).mean(), "output": logits.mean(1)}
+        loss = torch.stack([self.criterion(head, target) for head in logits.unbind(1)]).mean()
+        if self.distillation:
+            loss = loss + self.distillation * distillation_loss(logits, self.student)
+        return {"loss": loss, "output": logits.mean(1)}
 
     def compile(  # type: ignore[override]
         self, backend: str = "inductor", mode: str | None = None, **kwargs: Any

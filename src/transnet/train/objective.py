@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transnet.distillation import distillation_loss, student_of
 from transnet.invariance import invariance_penalty
 from transnet.model import heads_loss
 from transnet.train.config import ConfigError, TrainConfig
@@ -74,15 +74,10 @@ def kernel_invariance(group: str) -> Term:
 
 
 def distillation(student: int) -> Term:
-    """Teach one head what all of them say together: the divergence of its probabilities from those of their mean.
-
-    The mean is held fixed, so that it does not come down to the student. Self-supervised label augmentation (Lee et
-    al., 2020) teaches one more classifier in this way, for prediction in a single pass.
-    """
+    """Teach one head what all of them say together."""
 
     def term(said: Said, _y: Tensor) -> Tensor:
-        together = said.logits.detach().mean(1).log_softmax(-1)
-        return F.kl_div(said.logits[:, student].log_softmax(-1), together, reduction="batchmean", log_target=True)
+        return distillation_loss(said.logits, student)
 
     return term
 
@@ -106,9 +101,11 @@ def objective_of(config: TrainConfig) -> Objective:
     if config.invariance_weight:
         terms.append((config.invariance_weight, kernel_invariance("r0,r1,r2,r3")))
     if config.distillation:
-        if "r0" not in names or len(names) < 2:
-            raise ConfigError("--distillation: the identity head r0 learns from others; --transforms r0,r1 has both")
-        terms.append((config.distillation, distillation(names.index("r0"))))
+        try:
+            student = student_of(names)
+        except ValueError as error:
+            raise ConfigError(f"--{error}") from None
+        terms.append((config.distillation, distillation(student)))
     if config.label_augmentation:
         if config.heads == "shared" or len(set(names)) < max(len(names), 2):
             raise ConfigError(

@@ -1,0 +1,55 @@
+"""Teaching one head what all say together, in a loop of one's own."""
+
+import pytest
+import torch
+
+from transnet import distillation_loss
+from transnet.distillation import student_of
+
+
+@pytest.fixture
+def logits():
+    return torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def test_it_is_the_divergence_from_the_mean_of_all_heads(logits):
+    found = distillation_loss(logits, 1)
+    together, own = logits.mean(1).softmax(-1), logits[:, 1].softmax(-1)
+    by_hand = (together * (together / own).log()).sum(1).mean()
+    assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    found.backward()
+    assert logits.grad[:, 1].abs().min() > 0
+    assert logits.grad[:, [0, 2]].count_nonzero() == 0  # the others learn nothing from it
+
+
+def test_the_first_head_learns_unless_another_is_named(logits):
+    distillation_loss(logits).backward()
+    assert logits.grad[:, 0].abs().min() > 0
+    assert logits.grad[:, 1:].count_nonzero() == 0
+
+
+def test_heads_that_agree_teach_nothing(logits):
+    alike = logits[:, :1].expand(-1, 3, -1)
+    assert distillation_loss(alike).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_a_step_down_brings_the_head_closer_to_the_others(logits):
+    before = distillation_loss(logits)
+    before.backward()
+    assert distillation_loss(logits.detach() - logits.grad) < before
+
+
+def test_mistakes_say_what_would_work(logits):
+    with pytest.raises(ValueError, match=r"logits: \(5, 4\) was given; \(batch, heads, classes\) of two heads or more"):
+        distillation_loss(logits[:, 0])
+    with pytest.raises(ValueError, match="two heads or more"):
+        distillation_loss(logits[:, :1])
+    with pytest.raises(ValueError, match="student: 3 was given, of 3 heads"):
+        distillation_loss(logits, 3)
+
+
+def test_the_student_is_the_head_that_pruning_keeps():
+    assert student_of(("r1", "r0")) == 1
+    for transforms in (("r0",), ("r1", "r2")):
+        with pytest.raises(ValueError, match="the identity head r0 learns from others"):
+            student_of(transforms)

@@ -8,8 +8,9 @@ import json
 import statistics
 from pathlib import Path
 
-from study_tables import accuracy, brief, groups, headline, made_with, source
-from transnet import recipes
+import tuning_tables
+from anytime_tables import anytime
+from study_tables import accuracy, brief, groups, headline, made_with, source, taught
 from transnet.measure.metrics import as_text
 from transnet.study import sheets
 from transnet.study.demo import equal_passes
@@ -151,38 +152,6 @@ def prediction():
     )
 
 
-def anytime():
-    """One pass for most images, more for the rest: what it keeps of all heads' gain, and what it saves."""
-    parts = [
-        anytime_of(read(f"anytime_speed{ending}_h200.json"), read(f"anytime_run{ending}/result.json"), ending)
-        for ending in ("", "_wrn")
-        if (RESULTS / f"anytime_speed{ending}_h200.json").exists()
-    ]
-    return "\n\n".join(parts) or "Not measured yet: `python benchmarks/anytime_speed.py`."
-
-
-def anytime_of(found, run, ending):
-    trained = run["config"]["train"]
-    names = {"first head": "first head alone", "anytime": "anytime", "full": "all heads"}
-    rows = [
-        [names[name], f"{100 * row['accuracy']:.2f}", f"{row['passes']:.2f}", f"{row['images_per_second']:,.0f}"]
-        for name, row in found["rows"].items()
-    ]
-    mixed = f", CutMix α {trained['cutmix']:g}" if trained["cutmix"] else ""
-    on_val = found.get("val", {}).get("share_of_gain_kept")
-    there = f" (on the validation images, which chose the threshold, {100 * on_val:.0f} %)" if on_val else ""
-    link = f"results/anytime_speed{ending}_h200.json"
-    return (
-        f"One T{len(found['transforms'])} run on {trained['data'].rpartition('/')[2]}, one seed, {found['model']}, "
-        f"{trained['epochs']} epochs without label smoothing{mixed}. The threshold was set on {found['n_val']:,} "
-        f"validation images, for {found['passes_on_val']:g} passes per image; these are figures of the "
-        f"{found['n_test']:,} test images. Anytime prediction keeps {100 * found['share_of_gain_kept']:.0f} % of what "
-        f"all heads gain over the first{there}. "
-        f"{made_with(found['device'], found['versions']['torch'], found['commit'])} ([{link}]({link})):\n\n"
-        + table(["", "accuracy %", "passes per image", "images a second"], rows)
-    )
-
-
 def pretrained():
     """What heads gained where training began from ImageNet's weights."""
     found = read("pretrained_run/result.json")
@@ -236,28 +205,6 @@ def studies():
             parts += [f"### {title}", source(group, folder, "all"), *tables]
     missing = "No study is in `results/` yet. [Reproducing the paper](reproducing.md) says how one is made."
     return "\n\n".join(parts) or missing
-
-
-def tuning():
-    found = read("tune_fast.json")
-    if not found:
-        return "Not measured yet: `python benchmarks/tune_fast.py`."
-    rows = [
-        [row["candidate"], *(f"{100 * value:.2f}" for value in (row["base"]["pruned"], row["T2"]["pruned"],
-                                                               row["T2"]["full"]))]
-        for row in found["rows"]
-    ]  # fmt: skip
-    chosen = recipes.settings("fast", "cifar100")
-    caption = (
-        f"The recipe `fast`: accuracy on validation images, {found['split']} of CIFAR-100, {found['epochs']} epochs, "
-        f"one seed, {found['device']} ([results/tune_fast.json](results/tune_fast.json)). The first row is the "
-        "starting point, the others change one thing. These images chose the recipe, so they do not judge it. It has "
-        f"learning rate {chosen['lr']:g}, decay {chosen['weight_decay']:g} and smoothing "
-        f"{chosen['label_smoothing']:g}: the row with the best base."
-    )
-    if "remark" in found:
-        caption += f" The file's remark: {found['remark']}"
-    return caption + "\n\n" + table(["candidate", "base %", "PT2 %", "T2 %"], rows)
 
 
 def errors():
@@ -328,8 +275,10 @@ def files():
 TABLES = {
     "headline": lambda: headline(RESULTS), "in brief": in_brief, "overview": lambda: accuracy(RESULTS), "demo": demo,
     "speed": speed, "costs": costs,
-    "anytime": anytime, "pretrained": pretrained, "studies": studies,
-    "tuning": tuning, "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user,
+    "anytime": lambda: anytime(RESULTS), "pretrained": pretrained, "studies": studies,
+    "tuning": lambda: tuning_tables.recipe(RESULTS), "teaching": lambda: tuning_tables.teaching(RESULTS),
+    "taught": lambda: taught(RESULTS),
+    "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user,
     "tutorial times": times,
     **{f"tutorial {name}": printed(i) for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))},
 }  # fmt: skip

@@ -11,7 +11,7 @@ from transnet.study import sheets
 from transnet.study.finished import read_folder
 from transnet.study.paper import N
 from transnet.study.report import facts
-from transnet.study.tables import cautions, rows_of, verdict
+from transnet.study.tables import accuracies, cautions, rows_of, table, verdict
 from transnet.train.config import TrainConfig
 
 STUDIES = {
@@ -48,8 +48,8 @@ def reading(mirrored):
     lines = [
         "± is the standard error over seeds; differences are in points with Welch's 95 % interval. The paper: mean ± "
         f"standard error of {N} repetitions.",
-        "Seconds of training leave out start-up, compilation and evaluation; “2 at once” marks runs that shared the "
-        "GPU with another and so took longer.",
+        "Seconds of training leave out start-up, compilation and evaluation; “2 at once” or “3 at once” marks runs "
+        "that shared the GPU and so took longer.",
     ]
     if mirrored:
         lines.insert(
@@ -63,34 +63,56 @@ def reading(mirrored):
 def headline(results):
     """What two heads gain, against base and against base of equal passes, where that was measured."""
     for group, _, title in groups(results):
-        mirrored, alone = by_name(group), by_name(group, "unmirrored")
-        ways = {
-            "both heads kept, two passes per image": (alone.get("T2"), mirrored.get("base, 2× epochs")),
-            "one head kept, one pass per image": (alone.get("PT2"), alone.get("base, 2× epochs")),
-            "one head kept, the image and its mirror image": (mirrored.get("PT2"), mirrored.get("base, 2× epochs")),
-        }
-        if all(row and row.to_base and equal for row, equal in ways.values()):
-            rows = [
-                (sheets.name(way), sheets.gap(row.to_base), sheets.gap(difference(row.values, equal.values)))
-                for way, (row, equal) in ways.items()
-            ]
-            columns = (
-                "trained with two heads",
-                "over the same network trained plainly",
-                "over one trained plainly twice as long, with as many passes per image",
-            )
-            sizes = sorted({n for row, equal in ways.values() for n in (len(row.values), len(equal.values))})
-            one_pass = difference(*(row.values for row in ways["one head kept, one pass per image"]))
-            behind = " At one pass per image that rival is ahead." if one_pass.certain and one_pass.mean < 0 else ""
-            return (
-                f"Points of accuracy gained on {title.partition(',')[0]}, with 95 % intervals "
-                f"({group.some.settings['model']}, n = {sheets.either(sizes)} seeds):\n\n"
-                f"{bare('headline', columns, rows)}\n\n"
-                "Two heads take twice the passes in training, so the fair rival is the plain network trained for twice "
-                "the epochs; its second pass over an image, where it gets one, is the mirror image. An interval with "
-                f"zero in it shows no difference.{behind} More under [Results](#results)."
-            )
+        kinds = {kind: group.of(kind) for kind in ("base", "t2", "t2-taught", "base-x2")}
+        if not (kinds["base"] and kinds["t2"] and kinds["base-x2"]) or group.some.protocol != "test_flip":
+            continue
+        alone, mirrored = "test", "test_flip"
+        ways = {  # kind, part and view; the view in which base takes as many passes
+            "both heads kept, two passes per image": ("t2", "full", alone, mirrored),
+            "one head kept, one pass per image": ("t2", "pruned", alone, alone),
+            "one head kept, taught by both, one pass per image": ("t2-taught", "pruned", alone, alone),
+            "one head kept, the image and its mirror image": ("t2", "pruned", mirrored, mirrored),
+            "one head kept, taught by both, the image and its mirror image": (
+                "t2-taught", "pruned", mirrored, mirrored,
+            ),
+        }  # fmt: skip
+        rows, behind = [], []
+        for way, (kind, part, view, rival) in ways.items():
+            if not kinds[kind]:
+                continue
+            values = accuracies(kinds[kind], part, view)
+            to_base = difference(values, accuracies(kinds["base"], "pruned", view))
+            to_equal = difference(values, accuracies(kinds["base-x2"], "pruned", rival))
+            rows.append((sheets.name(way), sheets.gap(to_base), sheets.gap(to_equal)))
+            behind += [way] if to_equal.certain and to_equal.mean < 0 else []
+        columns = (
+            "trained with two heads",
+            "over the same network trained plainly",
+            "over one trained plainly twice as long, with as many passes per image",
+        )
+        sizes = sheets.either(len(runs) for runs in kinds.values() if runs)
+        taught = " Taught: `--distillation 1`, or `distillation_loss` in a script." if kinds["t2-taught"] else ""
+        ahead = f" That rival is ahead of: {'; '.join(behind)}." if behind else ""
+        return (
+            f"Points of accuracy gained on {title.partition(',')[0]}, with 95 % intervals "
+            f"({group.some.settings['model']}, n = {sizes} seeds):\n\n"
+            f"{bare('headline', columns, rows)}\n\n"
+            "Two heads take twice the passes in training, so the fair rival is the plain network trained for twice "
+            "the epochs; its second pass over an image, where it gets one, is the mirror image. An interval with "
+            f"zero in it shows no difference.{ahead}{taught} "
+            "More under [Results](#results)."
+        )
     return "What it gains is not measured yet."
+
+
+def taught(results):
+    """What teaching gives the head that is kept and takes from all heads, in a sentence for each."""
+    for group, folder, title in groups(results):
+        if sheet := table(group, "taught"):
+            said = "\n".join(f"- {note}" for note in sheet.notes if " taught against " in note)
+            where = f"results/{folder.name}"
+            return f"On {title}, tested on the image alone ([{where}]({where})):\n\n{said}"
+    return "What it gains is not measured yet: `transnet reproduce taught`."
 
 
 def brief(results):

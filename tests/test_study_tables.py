@@ -91,12 +91,20 @@ def test_the_headline_has_both_ways_to_test(tmp_path: Path) -> None:
     assert found["both heads kept, two passes per image"][0] == "−6.00 [−6.45, −5.55]"
     assert found["both heads kept, two passes per image"][1].startswith("−16.93 [")
     assert "gained on CIFAR-10, with 95 % intervals (resnet18-cifar, n = 3 seeds)" in headline(tmp_path)
-    assert "that rival is ahead" not in headline(tmp_path)
+    assert "That rival is ahead of: both heads kept, two passes per image. More" in headline(tmp_path)
 
 
 def test_the_headline_says_where_training_longer_is_ahead(tmp_path: Path) -> None:
     keep_study(tmp_path, "cifar100-fast", {**CLEAR, "base-x2": [80.0, 80.1, 80.3]})
-    assert "At one pass per image that rival is ahead." in headline(tmp_path)
+    assert "one head kept, one pass per image; one head kept, the image and its" in headline(tmp_path)
+
+
+def test_the_headline_has_the_taught_head_where_it_was_trained(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", {**CLEAR, "t2-taught": [80.0, 80.1, 80.3]})
+    found = lines(headline(tmp_path))
+    assert found["one head kept, taught by both, one pass per image"][0].startswith("−6.07 [")
+    assert found["one head kept, taught by both, the image and its mirror image"][0].startswith("+3.93 [")
+    assert "Taught: `--distillation 1`" in headline(tmp_path)
 
 
 def test_every_classifier_has_n_the_paper_s_number_and_its_price(tmp_path: Path) -> None:

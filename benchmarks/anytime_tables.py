@@ -1,0 +1,65 @@
+"""What results/anytime_*.json say of anytime prediction, as text for the docs."""
+
+import json
+import statistics
+
+from anytime_speed import WAYS
+from study_tables import bare, made_with
+from transnet.study import sheets
+
+FILES = ("anytime_plain", "anytime_taught", "anytime_200_epochs", "anytime_wrn")
+COLUMNS = ("", "first head %", "anytime %", "all heads %", "passes per image", "of the gain kept %")
+
+
+def anytime(results):
+    """One pass for most images, more for the rest: what it keeps of all heads' gain, and what it saves."""
+    files = [(path, json.loads(path.read_text())) for path in (results / f"{name}_h200.json" for name in FILES)]
+    first = files[0][1]
+    n_val, n_test = (first["runs"][0][name] for name in ("n_val", "n_test"))
+    said = [
+        f"T3 runs on CIFAR-100, of which {n_val:,} training images were cut off to set the threshold: for "
+        f"{sheets.either(found['passes_on_val'] for _, found in files)} passes per image. These are figures of the "
+        f"{n_test:,} test images. What all heads gain over the first is a few hundred images at most, so the share of "
+        "it that is kept has a wide interval (95 %, by bootstrap over the test images).",
+        bare("anytime", COLUMNS, [row_of(found) for _, found in files]),
+        "\n".join(note_of(path, found) for path, found in files),
+    ]
+    return "\n\n".join(said)
+
+
+def title(found):
+    """How the runs were trained, as far as that tells them apart."""
+    run, n = found["runs"][0], len(found["runs"])
+    words = [run["model"], f"{run['epochs']} epochs"]
+    words += [f"CutMix α {run['cutmix']:g}"] if run["cutmix"] else []
+    words += [] if run["label_smoothing"] else ["no label smoothing"]
+    words += ["taught"] if run["distillation"] else []
+    return ", ".join([*words, "one seed" if n == 1 else f"n = {n}"])
+
+
+def mean(found, way, what):
+    """Over the runs, of a way to predict."""
+    return statistics.fmean(run["rows"][way][what] for run in found["runs"])
+
+
+def row_of(found):
+    """A row: means over the runs."""
+    kept = f"{100 * found['share_of_gain_kept']:.1f}"
+    if found["interval"]:
+        low, high = found["interval"]
+        kept += f" [{100 * low:.1f}, {100 * high:.1f}]"
+    accuracies = [f"{100 * mean(found, way, 'accuracy'):.2f}" for way in WAYS]
+    passes = f"{mean(found, 'anytime', 'passes'):.3f}"
+    return tuple(sheets.Cell(text) for text in (title(found), *accuracies, passes, kept))
+
+
+def note_of(path, found):
+    """What does not fit in the row: every run's share, speed, and where it comes from."""
+    one, some, every = (f"{mean(found, way, 'images_per_second'):,.0f}" for way in WAYS)
+    words = [f"{title(found)}: {some} images a second, against {one} with the first head and {every} with all"]
+    if len(found["runs"]) > 1:
+        each = ", ".join(f"{100 * run['share_of_gain_kept']:.1f}" for run in found["runs"])
+        words.append(f"its runs keep {each} %")
+    made = made_with(found["device"], found["versions"]["torch"], found["commit"])
+    remark = f" {found['remark']}" if "remark" in found else ""
+    return f"- {'; '.join(words)}. {made} ([results/{path.name}](results/{path.name})).{remark}"

@@ -157,7 +157,11 @@ def test_calibrating_a_run_whose_data_moved_takes_the_place(tmp_path, capsys):
     image = digit_files(tmp_path / "images", 1)[0]
     words = ["predict", str(tmp_path / "run"), str(image), "--confidence", "auto"]
     assert run(words) == 2
-    assert "give --data" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "give --data" in said
+    assert ".;" not in said
+    assert run([*words, "--data", str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.endswith("imagenet200; or give a number, such as 0.9\n")
     assert run([*words, "--data", str(tmp_path / "after.npz")]) == 0
     assert "validation images" in capsys.readouterr().err
 

@@ -219,7 +219,11 @@ def test_mistakes_end_with_status_2(tmp_path, server, capsys):
         ([str(tmp_path / "nothing")], "does not exist"),
         ([str(digits_run()), "--confidence", "2"], "a probability from 0 to 1"),
         ([str(digits_run()), "--port", port], "--port 0 takes any free one"),
-        ([str(digits_run()), "--port", "99999999"], "--port 0 takes any free one"),
+        (
+            [str(digits_run()), "--port", "99999"],
+            "--port: 99999 was given; a number up to 65535 is needed, and --port 0",
+        ),
+        ([str(digits_run()), "--port", "-1"], "--port: -1 was given; a number up to 65535 is needed, and --port 0"),
     ):
         assert run(["serve", *words, "--no-browser"]) == 2
         assert message in capsys.readouterr().err

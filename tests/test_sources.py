@@ -210,8 +210,8 @@ def test_own_validation_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"data": "cifar-100"}, "Did you mean cifar100"),
-        ({"data": "Digits"}, "Did you mean digits"),
+        ({"data": "cifar-100"}, "did you mean cifar100"),
+        ({"data": "Digits"}, "did you mean digits"),
         ({"data": ""}, "none given"),
         ({"data": "no/such/thing"}, "known names are digits cifar10"),
         ({"data": "~nobody-of-that-name/pets"}, "~nobody-of-that-name/pets: no such name"),
@@ -229,7 +229,7 @@ def test_mistakes_are_answered(options: dict[str, object], match: str) -> None:
 
 def test_close_name_of_a_folder_is_suggested(tmp_path: Path) -> None:
     class_folder(tmp_path / "flowers")
-    with pytest.raises(DataError, match=r"Did you mean .*flowers\?"):
+    with pytest.raises(DataError, match=r"did you mean .*flowers\?"):
         open_data(str(tmp_path / "flower"))
 
 

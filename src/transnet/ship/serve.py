@@ -93,11 +93,14 @@ class PageServer(ThreadingHTTPServer):
         self.turn = threading.Lock()  # one image at a time: more would only share the same processor
         if ":" in host:
             self.address_family = socket.AF_INET6
+        if not 0 <= port <= 65535:
+            raise ConfigError(
+                f"--port: {port} was given; a number up to 65535 is needed, and --port 0 takes any free one"
+            )
         try:
             super().__init__((host, port), _Handler)
-        except (OSError, OverflowError) as error:
-            port_is_wrong = isinstance(error, OverflowError) or error.errno == errno.EADDRINUSE
-            hint = "; --port 0 takes any free one" if port_is_wrong else ""
+        except OSError as error:
+            hint = "; --port 0 takes any free one" if error.errno == errno.EADDRINUSE else ""
             raise ConfigError(f"--host {host} --port {port}: {error}{hint}") from None
         self.everywhere = str(self.server_address[0]) in ("0.0.0.0", "::")
         name = f"[{host}]" if ":" in host else host.lower()

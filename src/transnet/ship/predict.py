@@ -147,7 +147,7 @@ def _threshold(model: Model, confidence: float | Literal["auto"], data: str | No
         raise ConfigError(f"--confidence: {_no_heads(model)}")
     if confidence != "auto":
         if not 0 <= confidence <= 1:
-            raise ConfigError(f"--confidence: {confidence} was given; a probability from 0 to 1 is needed, or auto")
+            raise ConfigError(f"--confidence: {confidence} was given; a number from 0 to 1 is needed, or auto")
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
         raise ConfigError(f"--confidence auto: {model.source} is no run, so it has no validation split; give a number")

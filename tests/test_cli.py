@@ -172,6 +172,16 @@ def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base
     assert "is an exported model" in transnet("prune", tmp_path / "plain", "--out", tmp_path / "x", check=2).stderr
 
 
+def test_a_file_in_place_of_its_runs_folder_names_the_folder(t2, tmp_path, capsys):
+    for words in (
+        ["evaluate", "{run}"], ["prune", "{run}", "--out", str(tmp_path / "x")], ["invariance", "{run}"],
+        ["predict", "{run}", str(t2)], ["serve", "{run}", "--no-browser"],
+    ):  # fmt: skip
+        for name in ("config.json", "metrics.jsonl", "result.json"):
+            assert run([word.replace("{run}", str(t2 / name)) for word in words]) == 2
+            assert capsys.readouterr().err == f"transnet: {t2 / name} is a file; give its folder, {t2}\n"
+
+
 def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["prune", str(t2), "--out", "."]) == 2

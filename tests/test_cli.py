@@ -210,6 +210,16 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
     }
 
 
+def test_the_identity_alone_is_no_group_to_compare_runs_under(base, capsys):
+    for group in ("r0", "r0,r0"):
+        assert run(["invariance", str(base), "--group", group]) == 2
+        said = capsys.readouterr()
+        assert f"--group: {group} is the identity alone" in said.err
+        assert said.out == ""
+    assert run(["invariance", str(base), "--group", "r1"]) == 0
+    assert "r0,r1,r2,r3" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "epochs", "batch"),
     [

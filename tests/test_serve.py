@@ -20,8 +20,9 @@ from transnet import anytime, d4
 from transnet.cli import run
 from transnet.data import DataError
 from transnet.ship.export import export_run
+from transnet.ship.look import look
 from transnet.ship.models import open_model
-from transnet.ship.serve import LARGEST_UPLOAD, PageServer, look
+from transnet.ship.serve import LARGEST_UPLOAD, PageServer
 from transnet.train.config import ConfigError
 
 

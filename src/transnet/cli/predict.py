@@ -53,9 +53,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _confidence(given: str | None) -> float | Literal["auto"] | None:
     # Read here: of a union of types tyro says which of them Python could not make of the word.
-    if given is None or given == "auto":
-        return given
     try:
-        return float(given)
+        return given if given is None else "auto" if given == "auto" else float(given)
     except ValueError:
         raise ValueError(f"--confidence: {given!r} was given; a number from 0 to 1 is needed, or auto") from None

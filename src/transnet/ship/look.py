@@ -60,6 +60,8 @@ def look(model: Model, encoded: bytes) -> dict[str, Any]:
 def _decode(encoded: bytes) -> Pixels:
     from PIL import Image
 
+    if not encoded:
+        raise DataError("empty (0 bytes)")
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:  # reads the header only
             width, height = image.size

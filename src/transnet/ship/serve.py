@@ -30,6 +30,7 @@ from transnet.train.progress import say
 
 LARGEST_UPLOAD = 10 * 10**6
 _PATIENCE_S = 20
+_METHODS = {"/": ("GET", "HEAD"), "/look": ("POST",)}
 
 
 def serve(model: str, *, host: str, port: int, confidence: float, device: str = "auto", browser: bool = False) -> None:
@@ -146,13 +147,25 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _PATIENCE_S
 
-    def do_GET(self) -> None:
-        """The page, and nothing else."""
+    def _asked(self) -> None:
+        """Any request that can be read: the page for GET and HEAD of /, an answer for POST of /look."""
         if not self._from_here():
             return
-        if self.path != "/":
-            self._refuse(HTTPStatus.NOT_FOUND, "there is only the page, at /")
-            return
+        known = _METHODS.get(self.path)
+        if known is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is only the page, at /, and /look, where it sends images")
+        elif self.command not in known:
+            way = " or ".join(known)
+            reason = f"{self.command} of {self.path} is not answered; {way} is"
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, reason, {"Allow": ", ".join(known)})
+        elif self.path == "/":
+            self._send_page()
+        else:
+            self._look()
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _asked
+
+    def _send_page(self) -> None:
         once = secrets.token_urlsafe(16)
         about = self.server.model.about
         facts = {
@@ -169,12 +182,12 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": policy})
 
-    def do_POST(self) -> None:
+    def _look(self) -> None:
         """An image in, what the model says of it out."""
-        if not self._from_here():
-            return
-        if self.path != "/look":
-            self._refuse(HTTPStatus.NOT_FOUND, "images go to /look")
+        if self.headers.get_content_maintype() == "multipart":
+            how = f"curl --data-binary @FILE {self.server.url}look"
+            reason = f"a form was sent; the bytes of the image alone are needed, as {how} sends them"
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
             return
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers or not length.isascii() or not length.isdigit():
@@ -183,14 +196,13 @@ class _Handler(BaseHTTPRequestHandler):
         if len(length) > 12 or int(length) > LARGEST_UPLOAD:
             most = LARGEST_UPLOAD // 10**6
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an image of more than {most} MB; scale it down")
-            self._pass_over(int(length[:12]))
             return
         encoded = self.rfile.read(int(length))
         try:
             with self.server.turn:
                 content = look(self.server.model, encoded)
         except (DataError, ConfigError) as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), unread=False)
             return
         self._answer(HTTPStatus.OK, json.dumps(content).encode(), "application/json")
 
@@ -205,13 +217,24 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self.close_connection = True  # what is left of the request is not read
-        self._answer(status, json.dumps({"error": reason}).encode(), "application/json")
+    def _refuse(
+        self, status: HTTPStatus, reason: str, headers: dict[str, str] | None = None, *, unread: bool = True
+    ) -> None:
+        """Answer with an error; ``unread``: what came with the request, if anything, was not read yet."""
+        self.close_connection = True  # it may be left in the midst of a request
+        self._answer(status, json.dumps({"error": reason}).encode(), "application/json", headers)
+        if unread:
+            self._pass_over()
 
-    def _pass_over(self, length: int) -> None:
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """The standard library's own refusals, of what is no request, in the form of all others."""
+        status = HTTPStatus(code)
+        self._refuse(status, message or status.phrase, unread=False)
+
+    def _pass_over(self) -> None:
         """Read what is still being sent, within reason: a client that is cut off while it sends sees no answer."""
-        left = min(length, 5 * LARGEST_UPLOAD)
+        length = self.headers.get("Content-Length", "")
+        left = min(int(length[:12]), 5 * LARGEST_UPLOAD) if length.isascii() and length.isdigit() else 0
         while left > 0 and (part := self.rfile.read1(min(left, 1 << 16))):
             left -= len(part)
 
@@ -227,7 +250,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**standard, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: what a person tries is kept nowhere."""

@@ -187,6 +187,19 @@ def test_unreadable_image_is_named(tmp_path: Path) -> None:
         open_data(str(root))
 
 
+def test_a_folder_that_may_not_be_looked_into_is_named_and_not_left_out(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    locked = class_folder(root / "cat" / "more") / "cat"
+    locked.chmod(0)
+    try:
+        if os.access(locked, os.R_OK):
+            pytest.skip("everything can be read by root")
+        with pytest.raises(DataError, match=r"more/cat: cannot be read \(Permission denied\)"):
+            open_data(str(root))
+    finally:
+        locked.chmod(0o700)
+
+
 def test_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets")
     before = open_data(str(root))

@@ -184,8 +184,9 @@ def test_a_file_in_place_of_its_runs_folder_names_the_folder(t2, tmp_path, capsy
 
 def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run(["prune", str(t2), "--out", "."]) == 2
-    assert "is the folder you are in" in capsys.readouterr().err
+    for out in (".", "", str(tmp_path)):
+        assert run(["prune", str(t2), "--out", out]) == 2
+        assert f"--out: {tmp_path} is the folder you are in" in capsys.readouterr().err
 
 
 def test_where_results_go_is_tried_before_the_work(t2, tmp_path, capsys):
@@ -193,6 +194,11 @@ def test_where_results_go_is_tried_before_the_work(t2, tmp_path, capsys):
     for out in (tmp_path / "file", tmp_path / "file" / "figures"):
         assert run(["invariance", str(t2), "--out", str(out)]) == 2
         assert f"--out: {tmp_path / 'file'} is a file" in capsys.readouterr().err
+    for verb in ("invariance", "prune"):  # nothing can be made there, even by root
+        assert run([verb, str(t2), "--out", "/proc/nothing"]) == 2
+        said = capsys.readouterr()
+        assert re.search(r"--out: /proc/nothing cannot be (made|written) \(No such file or directory\); give", said.err)
+        assert said.out == ""
     assert run(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
     assert "--json: " in capsys.readouterr().err
     assert run(["report", str(tmp_path), "--data", str(tmp_path / "nowhere")]) == 2
@@ -253,6 +259,7 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
         (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: 'tpu' was given"),
         (["train", "digits"], "--out"),
         (["train", "--config", "nowhere.json", "--out", "{out}"], "nowhere.json does not exist"),
+        (["train", "--config", "/", "--out", "{out}"], "--config: / is a folder; give the file /config.json of a run"),
         (
             ["train", "digits", "--model", "timm:vgg11", "--out", "{out}", "--image-size", "1"],
             "does not work on 1×1 images",

@@ -271,6 +271,7 @@ def test_mistakes_end_with_status_2(tmp_path, server, capsys):
     for words, message in (
         ([str(tmp_path / "nothing")], "does not exist"),
         ([str(digits_run()), "--confidence", "2"], "a probability from 0 to 1"),
+        ([str(digits_run()), "--host", ""], "--host: none given; 127.0.0.1 answers this machine only"),
         ([str(digits_run()), "--port", port], "--port 0 takes any free one"),
         (
             [str(digits_run()), "--port", "99999"],

@@ -49,6 +49,11 @@ def run(arguments: Sequence[str]) -> int:
             "transform, such as r1 for all rotations or m0 for the mirror image"
         )
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)
+    if out:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--out: {out} cannot be made ({error.strerror}); give another folder") from None
     if options.json:
         print(json.dumps(comparison, indent=1))
     else:

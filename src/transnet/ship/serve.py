@@ -83,6 +83,8 @@ class PageServer(ThreadingHTTPServer):
         self.turn = threading.Lock()  # one image at a time: more would only share the same processor
         if ":" in host:
             self.address_family = socket.AF_INET6
+        if not host:  # as of a variable that is not set; to the system it would be every address
+            raise ConfigError("--host: none given; 127.0.0.1 answers this machine only, 0.0.0.0 any other too")
         if not 0 <= port <= 65535:
             raise ConfigError(
                 f"--port: {port} was given; a number up to 65535 is needed, and --port 0 takes any free one"

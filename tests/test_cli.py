@@ -172,10 +172,21 @@ def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base
     assert "is an exported model" in transnet("prune", tmp_path / "plain", "--out", tmp_path / "x", check=2).stderr
 
 
+def test_a_file_in_place_of_its_runs_folder_names_the_folder(t2, tmp_path, capsys):
+    for words in (
+        ["evaluate", "{run}"], ["prune", "{run}", "--out", str(tmp_path / "x")], ["invariance", "{run}"],
+        ["predict", "{run}", str(t2)], ["serve", "{run}", "--no-browser"],
+    ):  # fmt: skip
+        for name in ("config.json", "metrics.jsonl", "result.json"):
+            assert run([word.replace("{run}", str(t2 / name)) for word in words]) == 2
+            assert capsys.readouterr().err == f"transnet: {t2 / name} is a file; give its folder, {t2}\n"
+
+
 def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run(["prune", str(t2), "--out", "."]) == 2
-    assert "is the folder you are in" in capsys.readouterr().err
+    for out in (".", "", str(tmp_path)):
+        assert run(["prune", str(t2), "--out", out]) == 2
+        assert f"--out: {tmp_path} is the folder you are in" in capsys.readouterr().err
 
 
 def test_where_results_go_is_tried_before_the_work(t2, tmp_path, capsys):
@@ -183,6 +194,11 @@ def test_where_results_go_is_tried_before_the_work(t2, tmp_path, capsys):
     for out in (tmp_path / "file", tmp_path / "file" / "figures"):
         assert run(["invariance", str(t2), "--out", str(out)]) == 2
         assert f"--out: {tmp_path / 'file'} is a file" in capsys.readouterr().err
+    for verb in ("invariance", "prune"):  # nothing can be made there, even by root
+        assert run([verb, str(t2), "--out", "/proc/nothing"]) == 2
+        said = capsys.readouterr()
+        assert re.search(r"--out: /proc/nothing cannot be (made|written) \(No such file or directory\); give", said.err)
+        assert said.out == ""
     assert run(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
     assert "--json: " in capsys.readouterr().err
     assert run(["report", str(tmp_path), "--data", str(tmp_path / "nowhere")]) == 2
@@ -198,6 +214,16 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
         "invariance.json",
         *(f"invariance_{w}.{s}" for w in ("layers", "last_layer") for s in ("svg", "png", "pdf")),
     }
+
+
+def test_the_identity_alone_is_no_group_to_compare_runs_under(base, capsys):
+    for group in ("r0", "r0,r0"):
+        assert run(["invariance", str(base), "--group", group]) == 2
+        said = capsys.readouterr()
+        assert f"--group: {group} is the identity alone" in said.err
+        assert said.out == ""
+    assert run(["invariance", str(base), "--group", "r1"]) == 0
+    assert "r0,r1,r2,r3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -233,6 +259,7 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
         (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: 'tpu' was given"),
         (["train", "digits"], "--out"),
         (["train", "--config", "nowhere.json", "--out", "{out}"], "nowhere.json does not exist"),
+        (["train", "--config", "/", "--out", "{out}"], "--config: / is a folder; give the file /config.json of a run"),
         (
             ["train", "digits", "--model", "timm:vgg11", "--out", "{out}", "--image-size", "1"],
             "does not work on 1×1 images",

@@ -131,9 +131,10 @@ def test_bit_flips_in_a_png_are_found() -> None:
 
 
 def test_empty_and_foreign_bytes_are_refused() -> None:
-    for data in (b"", b"hello, world" * 10):
-        with pytest.raises(DataError, match="not an image"):
-            decode_image(data)
+    with pytest.raises(DataError, match=r"empty \(0 bytes\)"):
+        decode_image(b"")
+    with pytest.raises(DataError, match="not an image"):
+        decode_image(b"hello, world" * 10)
 
 
 @pytest.mark.parametrize("side", [11_000, 60_000])  # Pillow warns about the first and refuses the second

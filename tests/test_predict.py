@@ -109,8 +109,15 @@ def test_mistakes_end_with_status_2(tmp_path, capsys):
     for words, message in (
         ([str(digits_run())], "no image given"),
         ([str(tmp_path / "nothing"), image], "does not exist"),
+        ([str(digits_run()), image, ""], "an empty name is given"),
         ([str(digits_run()), image, "--batch-size", "0"], "at least 1"),
-        ([str(digits_run()), image, "--confidence", "90"], "a probability from 0 to 1 is needed, or auto"),
+        ([str(digits_run()), image, "--confidence", "90"], "90.0 was given; a number from 0 to 1 is needed, or auto"),
+        (
+            [str(digits_run()), image, "--confidence", "high"],
+            "'high' was given; a number from 0 to 1 is needed, or auto",
+        ),
+        ([str(digits_run()), image, "--confidence", ""], "'' was given; a number from 0 to 1 is needed, or auto"),
+        ([str(digits_run()), image, "--confidence", "nan"], "nan was given; a number from 0 to 1 is needed, or auto"),
         ([str(tmp_path / "pruned"), image, "--confidence", "0.9"], "has one head, so there is nothing to stop early"),
         ([str(digits_run()), "-", image, "-"], "- is given twice; standard input holds one image"),
         ([str(digits_run()), image, "--data", "nowhere"], "which only --confidence auto reads"),
@@ -157,9 +164,37 @@ def test_calibrating_a_run_whose_data_moved_takes_the_place(tmp_path, capsys):
     image = digit_files(tmp_path / "images", 1)[0]
     words = ["predict", str(tmp_path / "run"), str(image), "--confidence", "auto"]
     assert run(words) == 2
-    assert "give --data" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "give --data" in said
+    assert ".;" not in said
+    assert run([*words, "--data", str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.endswith("imagenet200; or give a number, such as 0.9\n")
     assert run([*words, "--data", str(tmp_path / "after.npz")]) == 0
     assert "validation images" in capsys.readouterr().err
+
+
+def test_what_may_not_be_looked_at_is_reported_and_passed_over(tmp_path, capsys):
+    digit_files(tmp_path / "photos", 2)
+    hidden = digit_files(tmp_path / "photos" / "locked", 1)[0]
+    hidden.parent.chmod(0)
+    try:
+        if os.access(hidden.parent, os.R_OK):
+            pytest.skip("everything can be read by root")
+        for word, left in ((tmp_path / "photos", 2), (hidden.parent, 0), (hidden, 0), (hidden.parent / "*", 0)):
+            assert run(["predict", str(digits_run()), str(word)]) == 1
+            said = capsys.readouterr()
+            assert len(lines(said.out)) == left
+            assert f"{word if not left else hidden.parent}: Permission denied" in said.err
+    finally:
+        hidden.parent.chmod(0o700)
+
+
+def test_a_name_that_is_too_long_is_passed_over_as_others_are(tmp_path, capsys):
+    image = str(digit_files(tmp_path, 1)[0])
+    assert run(["predict", str(digits_run()), "x" * 300, image]) == 1
+    said = capsys.readouterr()
+    assert [entry["image"] for entry in lines(said.out)] == [image]
+    assert "x: File name too long" in said.err
 
 
 def test_heads_of_one_transform_are_told_apart():

@@ -352,7 +352,7 @@ def test_a_damaged_config_json_is_a_clear_error(data: Path, copied: Path, conten
 def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, data: Path) -> None:
     with pytest.raises(ConfigError, match="is this the folder of a run"):
         load(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="is this the folder of a run"):
+    with pytest.raises(ConfigError, match="is a file; give the folder of a run"):
         load(data)
     stopped_run(data, tmp_path / "run", step=4)
     with pytest.raises(ConfigError, match="go on with --resume"):

@@ -20,8 +20,9 @@ from transnet import anytime, d4
 from transnet.cli import run
 from transnet.data import DataError
 from transnet.ship.export import export_run
+from transnet.ship.look import look
 from transnet.ship.models import open_model
-from transnet.ship.serve import LARGEST_UPLOAD, PageServer, look
+from transnet.ship.serve import LARGEST_UPLOAD, PageServer
 from transnet.train.config import ConfigError
 
 
@@ -188,6 +189,7 @@ def test_what_is_no_jpeg_png_or_webp_is_refused(server):
         response, content = ask(server, "POST", "/look", file.getvalue())
         assert response.status == 422
         assert b"not a JPEG, PNG or WebP" in content
+    assert b"empty (0 bytes)" in ask(server, "POST", "/look", b"")[1]
     for body in (b"", b"GIF89a", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, encoded(noise(0, 40, 40))[:300]):
         assert ask(server, "POST", "/look", body)[0].status == 422
     for format in ("JPEG", "PNG", "WEBP"):
@@ -208,10 +210,61 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
 
 
 def test_only_the_page_and_its_question_are_there(server):
-    for path in ("/config.json", "/../etc/passwd", "/look"):
-        assert ask(server, "GET", path)[0].status == 404
-    assert ask(server, "POST", "/", b"x")[0].status == 404
-    assert ask(server, "PUT", "/look", b"x")[0].status == 501
+    for path in ("/config.json", "/../etc/passwd"):
+        for method in ("GET", "POST", "DELETE"):
+            response, content = ask(server, method, path, b"x")
+            assert response.status == 404
+            assert "there is only the page" in json.loads(content)["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods", "allowed"),
+    [
+        ("/", ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), "GET, HEAD"),
+        ("/look", ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), "POST"),
+    ],
+)
+def test_another_method_is_refused_with_those_that_are_answered(server, path, methods, allowed):
+    for method in methods:
+        response, content = ask(server, method, path, b"x")
+        assert (response.status, response.getheader("Allow")) == (405, allowed)
+        assert response.getheader("Content-Type") == "application/json"
+        if method != "HEAD":
+            assert json.loads(content)["error"].startswith(f"{method} of {path} is not answered")
+        assert ask(server, method, path, Host="evil.example")[0].status == 403
+
+
+def test_what_is_no_request_is_refused_in_the_same_form(server):
+    for method, path, status in (("BREW", "/", 501), ("GET", "/" + "x" * 70_000, 414)):
+        response, content = ask(server, method, path)
+        assert response.status == status
+        assert json.loads(content)["error"]
+
+
+def test_head_is_the_page_without_its_body(server):
+    page, content = ask(server)
+    head, nothing = ask(server, "HEAD")
+    assert head.status == 200
+    assert nothing == b""
+    for name in ("Content-Type", "Content-Length"):
+        assert head.getheader(name) == page.getheader(name)
+    assert head.getheader("Content-Length") == str(len(content))
+
+
+def test_a_form_is_told_that_the_bytes_alone_are_wanted(server, tmp_path):
+    image = digit_files(tmp_path, 1)[0].read_bytes()
+    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\n' + image + b"\r\n--x--\r\n"
+    response, content = ask(server, "POST", "/look", form, Content_Type="multipart/form-data; boundary=x")
+    assert response.status == 415
+    assert f"curl --data-binary @FILE {server.url}look" in json.loads(content)["error"]
+
+
+def test_a_refused_client_that_sends_much_reads_why(server):
+    for method, headers, status in (
+        ("PUT", {}, 405), ("POST", {"Origin": "http://evil.example"}, 403),
+        ("POST", {"Content_Type": "multipart/form-data; boundary=x"}, 415),
+    ):  # fmt: skip
+        assert ask(server, method, "/look", b"x" * (LARGEST_UPLOAD + 10**6), **headers)[0].status == status
 
 
 def test_mistakes_end_with_status_2(tmp_path, server, capsys):
@@ -219,8 +272,13 @@ def test_mistakes_end_with_status_2(tmp_path, server, capsys):
     for words, message in (
         ([str(tmp_path / "nothing")], "does not exist"),
         ([str(digits_run()), "--confidence", "2"], "a probability from 0 to 1"),
+        ([str(digits_run()), "--host", ""], "--host: none given; 127.0.0.1 answers this machine only"),
         ([str(digits_run()), "--port", port], "--port 0 takes any free one"),
-        ([str(digits_run()), "--port", "99999999"], "--port 0 takes any free one"),
+        (
+            [str(digits_run()), "--port", "99999"],
+            "--port: 99999 was given; a number up to 65535 is needed, and --port 0",
+        ),
+        ([str(digits_run()), "--port", "-1"], "--port: -1 was given; a number up to 65535 is needed, and --port 0"),
     ):
         assert run(["serve", *words, "--no-browser"]) == 2
         assert message in capsys.readouterr().err

@@ -187,6 +187,19 @@ def test_unreadable_image_is_named(tmp_path: Path) -> None:
         open_data(str(root))
 
 
+def test_a_folder_that_may_not_be_looked_into_is_named_and_not_left_out(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "pets")
+    locked = class_folder(root / "cat" / "more") / "cat"
+    locked.chmod(0)
+    try:
+        if os.access(locked, os.R_OK):
+            pytest.skip("everything can be read by root")
+        with pytest.raises(DataError, match=r"more/cat: cannot be read \(Permission denied\)"):
+            open_data(str(root))
+    finally:
+        locked.chmod(0o700)
+
+
 def test_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets")
     before = open_data(str(root))
@@ -210,8 +223,8 @@ def test_own_validation_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"data": "cifar-100"}, "Did you mean cifar100"),
-        ({"data": "Digits"}, "Did you mean digits"),
+        ({"data": "cifar-100"}, "did you mean cifar100"),
+        ({"data": "Digits"}, "did you mean digits"),
         ({"data": ""}, "none given"),
         ({"data": "no/such/thing"}, "known names are digits cifar10"),
         ({"data": "~nobody-of-that-name/pets"}, "~nobody-of-that-name/pets: no such name"),
@@ -229,7 +242,7 @@ def test_mistakes_are_answered(options: dict[str, object], match: str) -> None:
 
 def test_close_name_of_a_folder_is_suggested(tmp_path: Path) -> None:
     class_folder(tmp_path / "flowers")
-    with pytest.raises(DataError, match=r"Did you mean .*flowers\?"):
+    with pytest.raises(DataError, match=r"did you mean .*flowers\?"):
         open_data(str(tmp_path / "flower"))
 
 

@@ -22,7 +22,7 @@ class Options:
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
     """Folders of finished runs."""
     group: str = "r0,r1,r2,r3"
-    """The transforms, completed to the group they generate; one group for all runs."""
+    """The transforms, completed to the group they generate; one group for all runs, and more than r0."""
     measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
     """l2 is the paper's score."""
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
@@ -40,9 +40,20 @@ def run(arguments: Sequence[str]) -> int:
     for path in (out, *out.absolute().parents) if out else ():
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out: {path} is a file; give a folder")
+    from transnet import d4
     from transnet.study.kernels import compare, draw, print_comparison
 
+    if d4.generate(options.group) == ("r0",):
+        raise ValueError(
+            f"--group: {options.group} is the identity alone, under which every kernel is invariant; add another "
+            "transform, such as r1 for all rotations or m0 for the mirror image"
+        )
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)
+    if out:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--out: {out} cannot be made ({error.strerror}); give another folder") from None
     if options.json:
         print(json.dumps(comparison, indent=1))
     else:

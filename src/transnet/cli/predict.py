@@ -23,7 +23,7 @@ class Options:
     """The trained model."""
     images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE…")]
     """Files, folders, globs; - reads one image from standard input."""
-    confidence: float | Literal["auto"] | None = None
+    confidence: Annotated[str | None, tyro.conf.arg(metavar="0…1|auto")] = None
     """Anytime prediction: run head by head, and stop when the class is preferred to its runner-up with this
     probability. auto: the lowest that stays within 0.1 points of all heads on the run's validation split."""
     data: str | None = None
@@ -39,12 +39,21 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Print a line for each image."""
     options = tyro.cli(Options, prog="transnet predict", args=list(arguments))
+    confidence = _confidence(options.confidence)
     from transnet.ship.predict import predict_files
 
     format = options.format or ("table" if sys.stdout.isatty() else "jsonl")
     if format != "table" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's own: these lines are read by programs
     return predict_files(
-        options.model, options.images, format=format, out=sys.stdout, confidence=options.confidence,
+        options.model, options.images, format=format, out=sys.stdout, confidence=confidence,
         data=options.data, batch_size=options.batch_size, device=options.device,
     )  # fmt: skip
+
+
+def _confidence(given: str | None) -> float | Literal["auto"] | None:
+    # Read here: of a union of types tyro says which of them Python could not make of the word.
+    try:
+        return given if given is None else "auto" if given == "auto" else float(given)
+    except ValueError:
+        raise ValueError(f"--confidence: {given!r} was given; a number from 0 to 1 is needed, or auto") from None

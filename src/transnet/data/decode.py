@@ -42,6 +42,8 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
     """
     from PIL import Image, UnidentifiedImageError
 
+    if not encoded:
+        raise DataError("empty (0 bytes)")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

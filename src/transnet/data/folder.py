@@ -115,12 +115,17 @@ def _images(root: Path, folder: Path) -> list[str]:
 def images_below(root: Path) -> list[str]:
     """The image files of a folder, however deep, also those that cannot be read: paths from there, sorted.
 
-    Hidden files and folders are passed over, and links that lead back to where they came from.
+    Hidden files and folders are passed over, and links that lead back to where they came from. A folder that cannot be
+    read stands for the images in it, so that whoever reads them says so.
     """
     found = []
+
+    def unreadable(error: OSError) -> None:
+        found.append(os.path.relpath(error.filename, root))
+
     # A folder is entered once, and those above the class never: a link back ends there.
     visited = {str(above) for above in Path(os.path.realpath(root)).parents}
-    for here, folders, files in os.walk(root, followlinks=True):
+    for here, folders, files in os.walk(root, onerror=unreadable, followlinks=True):
         visited.add(os.path.realpath(here))
         folders[:] = sorted(
             name for name in folders if _wanted(name) and os.path.realpath(os.path.join(here, name)) not in visited

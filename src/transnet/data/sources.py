@@ -154,8 +154,8 @@ def _not_found(data: str, path: Path) -> str:
     except OSError:
         siblings = []
     close = difflib.get_close_matches(data.lower(), [*NAMED, *siblings], n=1, cutoff=0.6)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    return f"{data}: no such name, folder or file; known names are {' '.join(NAMED)}.{hint}"
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"{data}: no such name, folder or file{hint}; known names are {' '.join(NAMED)}"
 
 
 def _without_bad(name: str, source: Source, seen: Survey, on_bad_image: str) -> tuple[Source, tuple[str, ...]]:

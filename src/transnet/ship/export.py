@@ -78,7 +78,7 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
     """
     target = Path(out).absolute()
     if target.resolve() == Path.cwd():
-        raise ConfigError(f"--out: {out} is the folder you are in; give one to be made")
+        raise ConfigError(f"--out: {target} is the folder you are in; give one to be made")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"--out: {target} exists; give another folder")
     network, about = network_of_run(path, head)
@@ -97,7 +97,8 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
             target.rmdir()
         os.replace(partial, target)
     except OSError as error:
-        raise ConfigError(f"--out: {target} cannot be written ({error})") from error
+        reason = error.strerror or error  # without the partial folder's name, which nobody gave
+        raise ConfigError(f"--out: {target} cannot be written ({reason}); give another folder") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Export(Path(out) / f"model.{format}", about, difference, same, len(images), real)

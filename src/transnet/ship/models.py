@@ -107,6 +107,8 @@ def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Mod
         return _open_onnx(path)
     if path.suffix == ".safetensors":
         raise ConfigError(f"{path}: weights alone, without classes and preprocessing; give their folder, {path.parent}")
+    if path.suffix in (".json", ".jsonl") and (path.parent / "config.json").is_file():
+        raise ConfigError(f"{path} is a file; give its folder, {path.parent}")
     raise ConfigError(f"{path}: not a model; {_KINDS}")
 
 

@@ -83,8 +83,10 @@ def predict_files(
         raise ConfigError("predict: - is given twice; standard input holds one image, give - once")
     if data is not None and confidence != "auto":
         raise ConfigError(f"--data: {data} was given, which only --confidence auto reads; add that, or leave it out")
+    if "" in words:  # as of a variable that is not set; as a path it would be the folder one stands in
+        raise ConfigError("predict: an empty name is given; give files, folders, globs, or - for standard input")
     found = list(find_images(words))
-    if not any(name == "-" or Path(name).exists() for name in found):
+    if all(_is_missing(name) for name in found):
         raise ConfigError(f"predict: {', '.join(map(printable, words))}: no such file or folder")
     model = open_model(source, device=find_device(device, World()))
     if confidence is not None:
@@ -147,7 +149,7 @@ def _threshold(model: Model, confidence: float | Literal["auto"], data: str | No
         raise ConfigError(f"--confidence: {_no_heads(model)}")
     if confidence != "auto":
         if not 0 <= confidence <= 1:
-            raise ConfigError(f"--confidence: {confidence} was given; a probability from 0 to 1 is needed, or auto")
+            raise ConfigError(f"--confidence: {confidence} was given; a number from 0 to 1 is needed, or auto")
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
         raise ConfigError(f"--confidence auto: {model.source} is no run, so it has no validation split; give a number")
@@ -176,7 +178,7 @@ def find_images(words: Iterable[str]) -> Iterator[str]:
         path = Path(os.path.expanduser(word))
         if word == "-":
             yield word
-        elif not path.exists() and glob.has_magic(word):
+        elif not os.path.exists(path) and glob.has_magic(word):
             matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
             # ** matches a folder and also what is in it
             yield from dict.fromkeys(image for match in matches for image in _inside(match)) or [word]
@@ -186,15 +188,28 @@ def find_images(words: Iterable[str]) -> Iterator[str]:
 
 def _inside(path: Path) -> list[str]:
     """The images in a folder, or the folder itself where it has none; else the path."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [str(path)]
     return [str(path / name) for name in images_below(path)] or [str(path)]
+
+
+def _is_missing(name: str) -> bool:
+    """Whether there is nothing of that name; what may not be looked at is reported when it is read."""
+    try:
+        if name != "-":
+            os.stat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _read(model: Model, found: Sequence[str], bad: list[str]) -> Iterator[tuple[str, Tensor]]:
     for name in found:
         try:
             if os.path.isdir(name):
+                os.listdir(name)  # fails where the folder is one that may not be looked into
                 raise DataError("a folder without images in it")
             encoded = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
             image = model.prepare(encoded)

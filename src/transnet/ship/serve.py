@@ -7,9 +7,7 @@ Host and Origin of a request are compared, so that no other site's page can reac
 takes JPEG, PNG and WebP up to 10 MB, keeps nothing, writes nothing, and its page loads nothing from elsewhere.
 """
 
-import base64
 import errno
-import io
 import ipaddress
 import json
 import os
@@ -23,24 +21,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from transnet import d4
 from transnet.data import DataError
-from transnet.data.decode import Pixels, decode_image
-from transnet.ship.anytime import lead
+from transnet.ship.look import look
 from transnet.ship.models import Model, open_model
 from transnet.ship.predict import head_names
 from transnet.train.config import ConfigError
 from transnet.train.progress import say
 
 LARGEST_UPLOAD = 10 * 10**6
-MOST_PIXELS = 40 * 10**6
-FORMATS = ("JPEG", "PNG", "WEBP")
-_TOP = 5
-_SHOWN_SIDE = 224
 _PATIENCE_S = 20
+_METHODS = {"/": ("GET", "HEAD"), "/look": ("POST",)}
 
 
 def serve(model: str, *, host: str, port: int, confidence: float, device: str = "auto", browser: bool = False) -> None:
@@ -93,11 +83,16 @@ class PageServer(ThreadingHTTPServer):
         self.turn = threading.Lock()  # one image at a time: more would only share the same processor
         if ":" in host:
             self.address_family = socket.AF_INET6
+        if not host:  # as of a variable that is not set; to the system it would be every address
+            raise ConfigError("--host: none given; 127.0.0.1 answers this machine only, 0.0.0.0 any other too")
+        if not 0 <= port <= 65535:
+            raise ConfigError(
+                f"--port: {port} was given; a number up to 65535 is needed, and --port 0 takes any free one"
+            )
         try:
             super().__init__((host, port), _Handler)
-        except (OSError, OverflowError) as error:
-            port_is_wrong = isinstance(error, OverflowError) or error.errno == errno.EADDRINUSE
-            hint = "; --port 0 takes any free one" if port_is_wrong else ""
+        except OSError as error:
+            hint = "; --port 0 takes any free one" if error.errno == errno.EADDRINUSE else ""
             raise ConfigError(f"--host {host} --port {port}: {error}{hint}") from None
         self.everywhere = str(self.server_address[0]) in ("0.0.0.0", "::")
         name = f"[{host}]" if ":" in host else host.lower()
@@ -128,75 +123,6 @@ class PageServer(ThreadingHTTPServer):
         return name in self.names or (self.everywhere and _address(name.strip("[]")) is not None)
 
 
-def look(model: Model, encoded: bytes) -> dict[str, Any]:
-    """All that the page shows of one image: each head's view and classes, the ensemble, the anytime rule's steps.
-
-    Args:
-        model: what predicts.
-        encoded: the bytes of a JPEG, PNG or WebP file.
-
-    Raises:
-        DataError: where they are none, or have too many pixels.
-    """
-    pixels = model.shown(_decode(encoded))
-    logits = model.heads(model.normalise(pixels)[None])[0].double()
-    names = model.about.transforms
-    # The graph of a folded head has its transform inside: it is shown what the person sees.
-    views = [pixels if model.about.fold else _turned(pixels, name) for name in names]
-    sums = logits.cumsum(0)
-    running = (sums / torch.arange(1, len(logits) + 1)[:, None]).softmax(-1)
-    # Log-odds, as `anytime` compares them; one class has no runner-up, and JSON no infinity.
-    leads = [min(value, 1e9) for value in lead(sums).tolist()]
-    return {
-        "heads": [
-            {"name": title, "view": _data_url(view), "classes": _classes(model, p)}
-            for title, view, p in zip(head_names(names), views, logits.softmax(-1), strict=True)
-        ],
-        "ensemble": _classes(model, running[-1]),
-        "steps": [{**_classes(model, p)[0], "lead": ahead} for p, ahead in zip(running, leads, strict=True)],
-        "one_by_one": model.net is not None,
-    }
-
-
-def _decode(encoded: bytes) -> Pixels:
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:  # reads the header only
-            width, height = image.size
-    except Image.DecompressionBombError as error:
-        most = MOST_PIXELS // 10**6
-        raise DataError(f"far too many pixels; at most {most} million are taken: scale it down") from error
-    except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
-        raise DataError("not a JPEG, PNG or WebP image, or its beginning is damaged") from error
-    if width * height > MOST_PIXELS:
-        raise DataError(f"{width}×{height} pixels; at most {MOST_PIXELS // 10**6} million are taken: scale it down")
-    return decode_image(encoded)
-
-
-def _turned(pixels: Pixels, name: str) -> Pixels:
-    turned = d4.apply(name, torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
-    return turned.permute(1, 2, 0).contiguous().numpy()
-
-
-def _data_url(pixels: Pixels) -> str:
-    from PIL import Image
-
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    if image.width < _SHOWN_SIDE:  # whole multiples of a pixel, to see what the network sees
-        factor = max(1, _SHOWN_SIDE // image.width)
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _classes(model: Model, p: torch.Tensor) -> list[dict[str, Any]]:
-    values, labels = p.topk(min(_TOP, len(p)))
-    found = zip(labels.tolist(), values.tolist(), strict=True)
-    return [{"class": model.about.classes[i], "probability": value} for i, value in found]
-
-
 def _name(source: str) -> str:
     """What a model is called on its page: its folder, without those above it, which are nobody else's business."""
     if source.startswith("hf:"):
@@ -223,13 +149,25 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _PATIENCE_S
 
-    def do_GET(self) -> None:
-        """The page, and nothing else."""
+    def _asked(self) -> None:
+        """Any request that can be read: the page for GET and HEAD of /, an answer for POST of /look."""
         if not self._from_here():
             return
-        if self.path != "/":
-            self._refuse(HTTPStatus.NOT_FOUND, "there is only the page, at /")
-            return
+        known = _METHODS.get(self.path)
+        if known is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is only the page, at /, and /look, where it sends images")
+        elif self.command not in known:
+            way = " or ".join(known)
+            reason = f"{self.command} of {self.path} is not answered; {way} is"
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, reason, {"Allow": ", ".join(known)})
+        elif self.path == "/":
+            self._send_page()
+        else:
+            self._look()
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _asked
+
+    def _send_page(self) -> None:
         once = secrets.token_urlsafe(16)
         about = self.server.model.about
         facts = {
@@ -246,12 +184,12 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": policy})
 
-    def do_POST(self) -> None:
+    def _look(self) -> None:
         """An image in, what the model says of it out."""
-        if not self._from_here():
-            return
-        if self.path != "/look":
-            self._refuse(HTTPStatus.NOT_FOUND, "images go to /look")
+        if self.headers.get_content_maintype() == "multipart":
+            how = f"curl --data-binary @FILE {self.server.url}look"
+            reason = f"a form was sent; the bytes of the image alone are needed, as {how} sends them"
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
             return
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers or not length.isascii() or not length.isdigit():
@@ -260,14 +198,13 @@ class _Handler(BaseHTTPRequestHandler):
         if len(length) > 12 or int(length) > LARGEST_UPLOAD:
             most = LARGEST_UPLOAD // 10**6
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an image of more than {most} MB; scale it down")
-            self._pass_over(int(length[:12]))
             return
         encoded = self.rfile.read(int(length))
         try:
             with self.server.turn:
                 content = look(self.server.model, encoded)
         except (DataError, ConfigError) as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), unread=False)
             return
         self._answer(HTTPStatus.OK, json.dumps(content).encode(), "application/json")
 
@@ -282,13 +219,24 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self.close_connection = True  # what is left of the request is not read
-        self._answer(status, json.dumps({"error": reason}).encode(), "application/json")
+    def _refuse(
+        self, status: HTTPStatus, reason: str, headers: dict[str, str] | None = None, *, unread: bool = True
+    ) -> None:
+        """Answer with an error; ``unread``: what came with the request, if anything, was not read yet."""
+        self.close_connection = True  # it may be left in the midst of a request
+        self._answer(status, json.dumps({"error": reason}).encode(), "application/json", headers)
+        if unread:
+            self._pass_over()
 
-    def _pass_over(self, length: int) -> None:
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """The standard library's own refusals, of what is no request, in the form of all others."""
+        status = HTTPStatus(code)
+        self._refuse(status, message or status.phrase, unread=False)
+
+    def _pass_over(self) -> None:
         """Read what is still being sent, within reason: a client that is cut off while it sends sees no answer."""
-        left = min(length, 5 * LARGEST_UPLOAD)
+        length = self.headers.get("Content-Length", "")
+        left = min(int(length[:12]), 5 * LARGEST_UPLOAD) if length.isascii() and length.isdigit() else 0
         while left > 0 and (part := self.rfile.read1(min(left, 1 << 16))):
             left -= len(part)
 
@@ -304,7 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**standard, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: what a person tries is kept nowhere."""

@@ -213,6 +213,8 @@ def read_config(path: Path) -> dict[str, Any]:
             raise KeyError("train")
     except FileNotFoundError:
         raise ConfigError(f"--config: {path} does not exist; give a run's config.json") from None
+    except IsADirectoryError:
+        raise ConfigError(f"--config: {path} is a folder; give the file {path / 'config.json'} of a run") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--config: {path} is not a run's config.json ({error})") from None
     return settings

@@ -124,7 +124,6 @@ class Trainer(Resumable):
         """
         config, steps = self.config, self.feed.steps
         curves = Curves(self.run.path, config.tensorboard and self.world.first, epochs=done // steps)
-        saved_at, cost = time.perf_counter(), 0.0
         progress = RunProgress(self.net.transforms, config.epochs, steps, done=done / steps, shown=self.speaks)
         with Interrupt() as interrupt, progress as bar:
             for epoch in range(done // steps, config.epochs):
@@ -145,22 +144,14 @@ class Trainer(Resumable):
                 if self.world.first:
                     self.run.add_metrics(entry)
                 asked = self.world.any(interrupt.asked, self.device)
-                if config.checkpoint_every:
-                    due = (epoch + 1) % config.checkpoint_every == 0
-                else:  # by the first process's clock, or some would save and others not
-                    late = time.perf_counter() - saved_at >= 50 * cost
-                    due = self.world.any(self.world.first and late, self.device)
                 last = epoch + 1 == config.epochs  # to measure may take long, and to write the model may fail
-                if asked or due or last:
-                    before = time.perf_counter()
+                if asked or last or self.is_due(epoch):
                     try:
                         self.save(done)
                     except checkpoint.CheckpointError as error:
                         if asked or not last:
                             raise
                         say(f"warning: {error}", shown=self.speaks)
-                    saved_at = time.perf_counter()
-                    cost = saved_at - before
                 if asked:
                     raise Stopped(self.how_to_go_on(epoch + 1, 0))
             self.check_weights(done)

@@ -41,6 +41,10 @@ class Run:
 
     def read_config(self) -> dict[str, Any]:
         """``config.json``, or a clear error."""
+        if self.path.is_file():
+            beside = self.path.parent / "config.json"
+            which = f"its folder, {self.path.parent}" if beside.is_file() else "the folder of a run"
+            raise ConfigError(f"{self.path} is a file; give {which}")
         content = read_json(self.config, "is this the folder of a run?")
         if "kind" in content:
             raise ConfigError(f"{self.path} is an exported model; give the run that it was made of")

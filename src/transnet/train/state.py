@@ -1,4 +1,4 @@
-"""A run's state: what is saved while it trains, and what a resumed run goes on from.
+"""A run's state: what is saved while it trains and when, and what a resumed run goes on from.
 
 Weights, momentum, the number of steps done and the epoch's counts: everything random is a function of (seed, epoch or
 step), so nothing else has to be kept.
@@ -6,6 +6,7 @@ step), so nothing else has to be kept.
 
 import math
 import os
+import time
 
 import torch
 from torch import nn
@@ -23,8 +24,18 @@ class TrainingError(RuntimeError):
 class Resumable(Prepared):
     """A prepared run whose state can be saved after any step, and taken up again."""
 
+    _saved_at, _cost = 0.0, 0.0  # when a checkpoint was last written, and the seconds that it took
+
+    def is_due(self, epoch: int) -> bool:
+        """Whether to save after that epoch; the same answer in all processes."""
+        if self.config.checkpoint_every:
+            return (epoch + 1) % self.config.checkpoint_every == 0
+        late = time.perf_counter() - self._saved_at >= 50 * self._cost
+        return self.world.any(self.world.first and late, self.device)  # by one clock, or some would and others not
+
     def save(self, done: int) -> None:
         """Write a checkpoint after ``done`` steps; weights that are not finite are refused."""
+        begun = time.perf_counter()
         self.check_weights(done)
         losses = self.world.sum(self.step.losses.clone()) / self.world.size
         correct = self.world.sum(self.step.correct.clone())
@@ -42,6 +53,8 @@ class Resumable(Prepared):
             "settings": self.content,
         }
         checkpoint.save(self.run.state, done, {k: v.detach().cpu() for k, v in tensors.items()}, state)
+        self._saved_at = time.perf_counter()
+        self._cost = self._saved_at - begun
 
     def restore(self) -> int:
         """Steps done before; 0 for a new run."""

@@ -18,6 +18,7 @@ STUDIES = {
     "cifar100-fast": "CIFAR-100, recipe `fast`",
     "cifar100-paper": "CIFAR-100, recipe `paper`",
     "cifar10-fast": "CIFAR-10, recipe `fast`",
+    "digits-fast": "scikit-learn's digits, recipe `fast`",
 }
 ORDER = (
     "base", *(f"base, {m}× epochs" for m in (2, 3, 4)),
@@ -106,13 +107,13 @@ def headline(results):
 
 
 def taught(results):
-    """What teaching gives the head that is kept and takes from all heads, in a sentence for each."""
+    """What teaching gives the head that is kept and takes from all heads, study by study."""
+    said = []
     for group, folder, title in groups(results):
         if sheet := table(group, "taught"):
-            said = "\n".join(f"- {note}" for note in sheet.notes if " taught against " in note)
-            where = f"results/{folder.name}"
-            return f"On {title}, tested on the image alone ([{where}]({where})):\n\n{said}"
-    return "What it gains is not measured yet: `transnet reproduce taught`."
+            where, notes = f"results/{folder.name}", [note for note in sheet.notes if " taught against " in note]
+            said.append(f"{title}, on the image alone ([{where}]({where})):\n\n" + "\n".join(f"- {n}" for n in notes))
+    return "\n\n".join(said) or "What it gains is not measured yet: `transnet reproduce taught`."
 
 
 def brief(results):
@@ -120,7 +121,7 @@ def brief(results):
     found = [(group, folder, title) for group, folder, title in groups(results) if by_name(group)]
     texts = []
     for group, folder, title in found[:1]:
-        rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored", "taught")))
+        rows, alone = views(group)
         kept = [i for i, column in enumerate(COLUMNS) if column in BRIEF]
         columns = tuple(COLUMNS[i] for i in kept)
         shown = [tuple(cells(row)[i] for i in kept) for row in alone or rows]
@@ -136,16 +137,36 @@ def brief(results):
     if lines:
         texts += ["By the paper's test, the mean over an image and its mirror image, in brackets the paper's:"]
         texts += ["\n".join(f"- {line}" for line in lines)]
+    texts += [line for group, _, title in found if (line := without_the_paper(group, title))]
     return "\n\n".join(texts) or "Nothing is measured yet."
 
 
 def beside_the_paper(group, title):
     """A study's accuracies and the paper's, in a line."""
     rows = [row for row in in_order(by_name(group)) if row.paper]
-    sizes = sorted({len(row.values) for row in rows})
-    n = "one seed" if sizes == [1] else f"n = {sheets.either(sizes)}"
+    if not rows:
+        return None
     figures = [f"{row.name} {sheets.mean_of(row.values).text} ({sheets.figure(*row.paper).text})" for row in rows]
-    return f"{title}, {n}: {', '.join(figures)}." if rows else None
+    return f"{title}, {seeds(rows)}: {', '.join(figures)}."
+
+
+def seeds(rows):
+    """How many runs stand behind each row; one is called one seed."""
+    sizes = {len(row.values) for row in rows}
+    return "one seed" if sizes == {1} else f"n = {sheets.either(sizes)}"
+
+
+def without_the_paper(group, title):
+    """A study on data that the paper does not have, and what may be concluded, in a paragraph."""
+    rows, _ = views(group)
+    if any(row.paper for row in rows):
+        return None
+    sizes = sheets.either(len(row.values) for row in rows)
+    figures = [f"{row.name} {sheets.mean_of(row.values).text}" for row in rows]
+    about = (
+        f"{title}, {group.some.settings['model']}, tested on {facts(group)['tested on'].partition(';')[0]}, n = {sizes}"
+    )
+    return f"{about}: {', '.join(figures)}. {' '.join(judged(rows))}"
 
 
 def bare(key, columns, rows):
@@ -156,6 +177,13 @@ def bare(key, columns, rows):
 def by_name(group, *targets):
     """The rows of these tables, by default of Tables 2 and 3; base and base of equal passes stand in both."""
     return {row.name: row for target in targets or ("full", "pruned") for row in rows_of(group, target)}
+
+
+def views(group):
+    """All its classifiers by the paper's test, and on the image alone where that is another."""
+    if group.some.protocol == "test_flip":
+        return in_order(by_name(group)), in_order(by_name(group, "unmirrored", "taught"))
+    return in_order(by_name(group, "full", "pruned", "taught")), []
 
 
 def groups(results):
@@ -175,7 +203,7 @@ def groups(results):
 
 def study(group, folder, title):
     """The tables of one data set and recipe; None where base or every other classifier is missing."""
-    rows, alone = (in_order(by_name(group, *targets)) for targets in (("full", "pruned"), ("unmirrored", "taught")))
+    rows, alone = views(group)
     if not rows:
         return None
     said = (*judged(rows), *cautions(rows))

@@ -169,7 +169,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     text = accuracy(tmp_path)
     assert text.index("### CIFAR-100, recipe `paper`") < text.index("### CIFAR-10, recipe `fast`")
     assert "--data cifar100 --seeds 3 --recipe paper`" in text
-    assert text.endswith(f"{missing}.")
+    assert text.endswith(f"{missing}; scikit-learn's digits, recipe `fast`.")
 
 
 def test_the_command_names_what_differs_from_the_defaults(tmp_path: Path) -> None:
@@ -216,6 +216,17 @@ def test_readme_has_the_first_study_s_table_and_every_study_beside_the_paper(
     assert "- CIFAR-10, recipe `fast`, one seed: base 94.00 (95.57 ± 0.08), PT2 95.00 (95.99 ± 0.07), T2 96.00" in text
     monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
     assert result_tables.in_brief().startswith(text)
+
+
+def test_a_study_that_the_paper_does_not_have_is_judged_in_readme_too(tmp_path: Path) -> None:
+    keep_study(tmp_path, "cifar100-fast", CLEAR)
+    keep_study(tmp_path, "beans-fast", {"base": [90.0, 90.1, 90.2], "t2": [88.0, 88.1, 88.2]})
+    last = brief(tmp_path).rpartition("\n\n")[2]
+    assert last.startswith(
+        "beans-fast, resnet18-cifar, tested on each image and its mirror image, outputs averaged, n = 3"
+    )
+    assert "base 90.10 ± 0.06, PT2 88.10 ± 0.06" in last
+    assert "Against base: behind PT2, T2." in last
 
 
 def keep_tables(folder: Path, group: str, *keys: str) -> None:

@@ -64,8 +64,8 @@ def interval(right: Sequence[Tensor], *, draws: int = 2000) -> tuple[float, floa
     return low, high
 
 
-def of_one(path: str, options: argparse.Namespace) -> tuple[dict[str, object], Tensor]:
-    """What the result says of a run, and which test images each way of predicting had right."""
+def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple[dict[str, object], Tensor]:
+    """What the result says of a run, and which test images each way of predicting had right; draw its curve there."""
     run = Run(path)
     about = of_run(run.read_config(), run.config)
     found = collect(path, data=options.data, split="val", device=options.device)
@@ -108,9 +108,8 @@ def of_one(path: str, options: argparse.Namespace) -> tuple[dict[str, object], T
         f"{name} {100 * row['accuracy']:.2f} at {row['passes']:.3f} passes, {row['images_per_second']:,.0f} images/s"
         for name, row in rows.items()
     ) + f"; keeps {kept}", flush=True)  # fmt: skip
-    if options.figure:
-        draw(curve(test.views[0], labels), options.figure, chosen=confidence, title=f"{about.model}, test split")
-        options.figure = None  # of the first run
+    if figure:
+        draw(curve(test.views[0], labels), figure, chosen=confidence, title=f"{about.model}, test split")
     trained = run.read_config()["train"]
     return {
         "run": run.path.name, **{name: trained[name] for name in SETTINGS}, "confidence": confidence,
@@ -135,7 +134,8 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="draw the first run's accuracy/cost curve on the test split here")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    measured = [of_one(path, options) for path in options.runs]
+    figures = [options.figure] + [None] * (len(options.runs) - 1)
+    measured = [of_one(path, options, figure) for path, figure in zip(options.runs, figures, strict=True)]
     right = [each for _, each in measured]
     kept = share_kept(*torch.stack(right).double().mean((0, 1)).tolist())
     result = {

@@ -20,7 +20,8 @@ def anytime(results):
         f"T3 runs on CIFAR-100, of which {n_val:,} training images were cut off to set the threshold: for "
         f"{sheets.either(found['passes_on_val'] for _, found in files)} passes per image. These are figures of the "
         f"{n_test:,} test images. What all heads gain over the first is a few hundred images at most, so the share of "
-        "it that is kept has a wide interval (95 %, by bootstrap over the test images).",
+        "it that is kept has a wide interval: 95 %, by bootstrap over the test images, for these networks and "
+        "thresholds; what other seeds would give is not in it.",
         bare("anytime", COLUMNS, [row_of(found) for _, found in files]),
         "\n".join(note_of(path, found) for path, found in files),
     ]

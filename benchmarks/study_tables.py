@@ -112,7 +112,10 @@ def taught(results):
     for group, folder, title in groups(results):
         if sheet := table(group, "taught"):
             where, notes = f"results/{folder.name}", [note for note in sheet.notes if " taught against " in note]
-            said.append(f"{title}, on the image alone ([{where}]({where})):\n\n" + "\n".join(f"- {n}" for n in notes))
+            said.append(
+                f"{title}, on the image alone unless said otherwise ([{where}]({where})):\n\n"
+                + "\n".join(f"- {n}" for n in notes)
+            )
     return "\n\n".join(said) or "What it gains is not measured yet: `transnet reproduce taught`."
 
 
@@ -182,7 +185,8 @@ def by_name(group, *targets):
 def views(group):
     """All its classifiers by the paper's test, and on the image alone where that is another."""
     if group.some.protocol == "test_flip":
-        return in_order(by_name(group)), in_order(by_name(group, "unmirrored", "taught"))
+        taught = {row.name: row for row in rows_of(group, "taught", mirrored=True)}
+        return in_order(taught | by_name(group)), in_order(by_name(group, "unmirrored", "taught"))
     return in_order(by_name(group, "full", "pruned", "taught")), []
 
 
@@ -223,11 +227,12 @@ def source(group, folder, target="pruned", *, tested=True):
     """What was trained on what and how, where it lies, and what does it again."""
     about, where = facts(group), f"results/{folder.name}"
     made = made_with(about["device"], about["torch"], about.get("commit"))
+    targets = [target, "taught"] if group.of("t2-taught") else [target]
     how = f"Tested on {about['tested on']}." if tested else "Nothing was selected on the test set."
     return (
         f"{about['data']}; {about['backbone']}; {about['recipe']}. "
         f"{how} {made} "
-        f"([{where}]({where})). To repeat it: `{again(group, target)}`."
+        f"([{where}]({where})). To repeat it: {' and '.join(f'`{again(group, one)}`' for one in targets)}."
     )
 
 

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from data_files import encoded, noise
+from trained import digits_run
 from transnet.cli import VERBS, run
 from transnet.cli.train import train_config
 
@@ -371,3 +372,16 @@ def test_threads_that_wait_leave_the_cores_to_others_unless_told_otherwise(given
     environ = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
     said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True).stdout
     assert said.splitlines()[-1] == f"{taken} False"  # torch reads it when it is imported
+
+
+@pytest.mark.usefixtures("permissions_count")
+@pytest.mark.parametrize("verb", ["invariance", "prune"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys, verb):
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(0)
+    try:
+        assert run([verb, str(digits_run()), "--out", str(locked / "x")]) == 2
+        assert re.search(r"--out: .*locked/x.* \(Permission denied\)", capsys.readouterr().err)
+    finally:
+        locked.chmod(0o700)

@@ -39,17 +39,34 @@ def test_a_step_down_brings_the_head_closer_to_the_others(logits):
     assert distillation_loss(logits.detach() - logits.grad) < before
 
 
+def test_heads_that_nearly_agree_are_told_apart_in_half_precision():
+    generator = torch.Generator().manual_seed(0)
+    one = 8 * torch.randn(512, 1, 100, generator=generator)
+    half = (one + 0.05 * torch.randn(512, 2, 100, generator=generator)).bfloat16()
+    gradients = []
+    for logits in (half.clone().requires_grad_(), half.float().requires_grad_()):
+        distillation_loss(logits).backward()
+        gradients.append(logits.grad.float())
+    assert (gradients[0] - gradients[1]).norm() < 0.01 * gradients[1].norm()
+
+
 def test_mistakes_say_what_would_work(logits):
     with pytest.raises(ValueError, match=r"logits: \(5, 4\) was given; \(batch, heads, classes\) of two heads or more"):
         distillation_loss(logits[:, 0])
     with pytest.raises(ValueError, match="two heads or more"):
         distillation_loss(logits[:, :1])
-    with pytest.raises(ValueError, match="student: 3 was given, of 3 heads"):
-        distillation_loss(logits, 3)
+    for student in (3, -1, 1.5, "r0"):
+        with pytest.raises(
+            ValueError, match=f"student: {student!r} was given; the number of a head is needed, from 0 to 2"
+        ):
+            distillation_loss(logits, student)
 
 
 def test_the_student_is_the_head_that_pruning_keeps():
-    assert student_of(("r1", "r0")) == 1
+    assert student_of(("r1", "r0"), 1.0) == 1
     for transforms in (("r0",), ("r1", "r2")):
         with pytest.raises(ValueError, match="the identity head r0 learns from others"):
-            student_of(transforms)
+            student_of(transforms, 1.0)
+    for weight in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match=r"distillation: .* was given; 0 or more is needed"):
+            student_of(("r0", "r1"), weight)

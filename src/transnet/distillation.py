@@ -8,8 +8,10 @@ one more classifier in this way.
 >>> loss = heads_loss(logits, labels) + distillation_loss(logits)
 """
 
+import math
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,26 +24,38 @@ def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
 
     Args:
         logits: (B, m, K), as ``net(x)`` gives them.
-        student: which head learns: the index of ``"r0"`` in ``net.transforms`` for the one that `TransNet.prune` keeps.
+        student: the number of the head that learns: `TransNet.prune` keeps ``net.transforms.index("r0")``.
     """
     if logits.ndim != 3 or logits.shape[1] < 2:
         raise ValueError(
             f"logits: {tuple(logits.shape)} was given; (batch, heads, classes) of two heads or more is needed"
         )
-    if not -logits.shape[1] <= student < logits.shape[1]:
-        raise ValueError(f"student: {student} was given, of {logits.shape[1]} heads")
+    if not isinstance(student, int) or not 0 <= student < logits.shape[1]:
+        raise ValueError(
+            f"student: {student!r} was given; the number of a head is needed, from 0 to {logits.shape[1] - 1}"
+        )
+    logits = logits.to(
+        torch.promote_types(logits.dtype, torch.float32)
+    )  # heads that nearly agree differ by less than half precision can tell
     together = logits.detach().mean(1).log_softmax(-1)
     return F.kl_div(logits[:, student].log_softmax(-1), together, reduction="batchmean", log_target=True)
 
 
-def student_of(transforms: Sequence[str]) -> int:
+def student_of(transforms: Sequence[str], weight: float) -> int:
     """The head that learns where a network is to be pruned: the identity's.
 
+    Args:
+        transforms: the heads' names.
+        weight: of `distillation_loss` in the whole loss.
+
     Raises:
-        ValueError: where there is none, or no other to learn from.
+        ValueError: where there is none, no other to learn from, or the weight is none.
     """
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"distillation: {weight} was given; 0 or more is needed")
     if "r0" not in transforms or len(transforms) < 2:
         raise ValueError(
-            f"distillation: the identity head r0 learns from others; {','.join(transforms)} has not both, r0,r1 has"
+            f"distillation: the identity head r0 learns from others, {','.join(transforms)} was given; r0 and at least "
+            "one more are needed, such as r0,r1"
         )
     return transforms.index("r0")

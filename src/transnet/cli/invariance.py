@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ValueError("invariance: no run given; give the folder of a finished run")
     out = Path(options.out) if options.out else None
     for path in (out, *out.absolute().parents) if out else ():
-        if path.exists() and not path.is_dir():
+        if os.path.exists(path) and not os.path.isdir(path):  # what cannot be seen is not there: no errno of its own
             raise ValueError(f"--out: {path} is a file; give a folder")
     from transnet import d4
     from transnet.study.kernels import compare, draw, print_comparison

@@ -49,7 +49,7 @@ class TransNetModule(lightning.LightningModule):
         self.net = net
         self.optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
         self.label_smoothing, self.distillation = label_smoothing, distillation
-        self.student = student_of(net.transforms) if distillation else 0
+        self.student = student_of(net.transforms, distillation) if distillation else 0
 
     def forward(self, x: Tensor) -> Tensor:
         """The mean of the heads' logits, (B, K)."""

@@ -54,7 +54,7 @@ class TransNetTask(ClassificationTask):  # type: ignore[misc]
             )
         super().__init__(model, criterion or nn.CrossEntropyLoss(), device=device, dtype=dtype, verbose=verbose)
         self.evaluate, self.distillation = evaluate, distillation
-        self.student = student_of(model.transforms) if distillation else 0
+        self.student = student_of(model.transforms, distillation) if distillation else 0
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
         """``loss``: the mean over heads, and what is taught; ``output``: the mean of their logits, (B, K)."""

@@ -79,7 +79,8 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
     target = Path(out).absolute()
     if target.resolve() == Path.cwd():
         raise ConfigError(f"--out: {target} is the folder you are in; give one to be made")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    # Not Path.exists, which raises under a folder that may not be entered: what cannot be made is said below.
+    if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"--out: {target} exists; give another folder")
     network, about = network_of_run(path, head)
     images, real = _images(path, network, about)

@@ -82,16 +82,23 @@ class Row:
         return self.mean - self.paper.accuracy, error
 
 
-def rows_of(group: Group, target: str) -> list[Row]:
-    """A table's rows; none where base or every other row is missing, or all of it stands in another table."""
+def rows_of(group: Group, target: str, *, mirrored: bool | None = None) -> list[Row]:
+    """A table's rows; none where base or every other row is missing, or all of it stands in another table.
+
+    Args:
+        group: the runs.
+        target: the table.
+        mirrored: tested with the mirror image or without, other than the table has it.
+    """
     if target == "ablation" and not (group.of("alg") or group.of("arch")):
         return []
     if target == "taught" and not group.of("t2-taught"):
         return []
-    mirrored = group.some.protocol == "test_flip"
-    if target == "unmirrored" and not mirrored:
+    if target == "unmirrored" and group.some.protocol == "test":
         return []
     protocol = "test" if target in _OWN else None
+    if mirrored is not None:
+        protocol = "test_flip" if mirrored else "test"
     found = [(kind, part, runs) for kind, part in _ROWS[target] if (runs := group.of(kind))]
     if len(found) < 2 or found[0][0] != "base":
         return []
@@ -223,18 +230,22 @@ def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
     if target == "ablation":
         notes += _on_the_parts({row.name: row for row in rows})
     if target == "taught":
-        notes += _on_teaching({row.name: row for row in rows})
+        notes += _on_teaching(group)
     return tuple(notes)
 
 
-def _on_teaching(rows: dict[str, Row]) -> list[str]:
-    """What teaching gives the head that is kept, and what it takes from all heads together."""
+def _on_teaching(group: Group) -> list[str]:
+    """What teaching gives the head that is kept, and what it takes from all heads together, by either test."""
     weight = KINDS["t2-taught"].distillation
     notes = [f"Taught: --distillation {weight:g}, the identity head also learns what both say together."]
-    for name in ("PT2", "T2"):
-        if name in rows:
-            gap = difference(rows[f"{name} taught"].values, rows[name].values)
-            notes.append(f"{name} taught against {name}: {gap}.")
+    mirrored = group.some.protocol == "test_flip"
+    for protocol, how in (("test", ""), ("test_flip", ", with the mirror image"))[: 1 + mirrored]:
+        for part, name in (("pruned", "PT2"), ("full", "T2")):
+            if plain := group.of("t2"):
+                taught = accuracies(group.of("t2-taught"), part, protocol)
+                notes.append(
+                    f"{name} taught against {name}{how}: {difference(taught, accuracies(plain, part, protocol))}."
+                )
     return notes
 
 

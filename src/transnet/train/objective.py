@@ -102,7 +102,7 @@ def objective_of(config: TrainConfig) -> Objective:
         terms.append((config.invariance_weight, kernel_invariance("r0,r1,r2,r3")))
     if config.distillation:
         try:
-            student = student_of(names)
+            student = student_of(names, config.distillation)
         except ValueError as error:
             raise ConfigError(f"--{error}") from None
         terms.append((config.distillation, distillation(student)))

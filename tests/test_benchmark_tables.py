@@ -1,0 +1,80 @@
+"""What the benchmarks make of their figures: shares with intervals, and tables of tuning."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import tuning_tables  # type: ignore[import-not-found]
+from anytime_speed import WAYS, interval, share_kept  # type: ignore[import-not-found]
+from anytime_tables import FILES, anytime  # type: ignore[import-not-found]
+
+
+def right(n: int, first: float, some: float, full: float) -> torch.Tensor:
+    """Of n images the first ones, as many as each way has right."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    return torch.stack([order < share * n for share in (first, some, full)], 1)
+
+
+def test_the_share_is_of_what_all_heads_gain_over_the_first() -> None:
+    assert share_kept(0.75, 0.78, 0.80) == pytest.approx(0.6)
+    assert share_kept(0.75, 0.81, 0.80) == pytest.approx(1.2)
+    assert share_kept(0.75, 0.75, 0.75) is None
+
+
+def test_the_interval_holds_the_share_and_narrows_with_more_images() -> None:
+    few, many = (interval([right(n, 0.70, 0.78, 0.80)], draws=200) for n in (1_000, 20_000))
+    for low, high in (few, many):
+        assert low < 0.8 < high
+    assert many[1] - many[0] < 0.5 * (few[1] - few[0])
+
+
+def test_several_runs_count_as_one_on_the_same_images() -> None:
+    runs = [right(2_000, 0.70, 0.80, 0.80), right(2_000, 0.70, 0.75, 0.80)]
+    low, high = interval(runs, draws=200)
+    assert low < 0.75 < high
+
+
+def test_without_a_gain_there_is_no_interval() -> None:
+    assert interval([right(500, 0.8, 0.8, 0.8)], draws=20) is None
+
+
+def test_the_table_of_anytime_has_means_and_every_run_s_share(tmp_path: Path) -> None:
+    def run(share: float) -> dict[str, Any]:
+        rows = {way: {"accuracy": 0.7, "passes": 1.3, "images_per_second": 1000.0} for way in WAYS}
+        return {
+            "model": "m", "epochs": 60, "cutmix": 0.0, "label_smoothing": 0.1, "distillation": 1.0, "rows": rows,
+            "share_of_gain_kept": share, "n_val": 50, "n_test": 100,
+        }  # fmt: skip
+
+    for name in FILES:
+        content = {
+            "share_of_gain_kept": 0.9, "interval": [0.85, 0.951], "runs": [run(0.88), run(0.92)], "device": "GPU",
+            "versions": {"torch": "2"}, "commit": "abc", "passes_on_val": 1.3,
+        }  # fmt: skip
+        (tmp_path / f"{name}_h200.json").write_text(json.dumps(content))
+    text = anytime(tmp_path)
+    assert "| m, 60 epochs, taught, n = 2 | 70.00 | 70.00 | 70.00 | 1.300 | 90.0 [85.0, 95.1] |" in text
+    assert "its runs keep 88.0, 92.0 %" in text
+
+
+def test_tuning_is_the_mean_over_seeds_and_says_what_weight_1_changed(tmp_path: Path) -> None:
+    def run(candidate: str, seed: int, pruned: float) -> dict[str, Any]:
+        view = {"pruned": pruned, "full": 0.8}
+        return {"candidate": candidate, "seed": seed, "epochs": 30, "judged_by": 100, "alone": view, "mirrored": view}
+
+    rows = [run("base-long", 0, 0.7), run("r0,r1", 0, 0.70), run("r0,r1", 1, 0.72), run("r0,r1 taught 1", 0, 0.74)]
+    (tmp_path / "tune_teaching.json").write_text(json.dumps({"rows": rows, "device": "GPU"}))
+    text = tuning_tables.teaching(tmp_path)
+    assert "| `r0,r1` | 2 | 71.00 | 80.00 | 71.00 | 80.00 |" in text
+    assert "changed the head that is kept by +3.00 points on the image alone" in text
+    assert "remark" not in text
+
+
+def test_a_candidate_is_named_as_one_would_ask_for_it() -> None:
+    assert tuning_tables.name_of("r0,m3 taught 1 bn-separate") == "`r0,m3 --distillation 1 --bn separate`"
+    assert tuning_tables.name_of("base-long") == "base"

@@ -223,6 +223,8 @@ def test_the_identity_alone_is_no_group_to_compare_runs_under(base, capsys):
         said = capsys.readouterr()
         assert f"--group: {group} is the identity alone" in said.err
         assert said.out == ""
+    assert run(["invariance", str(base), "--group", "r7"]) == 2
+    assert "--group: unknown 'r7'; known are r0" in capsys.readouterr().err
     assert run(["invariance", str(base), "--group", "r1"]) == 0
     assert "r0,r1,r2,r3" in capsys.readouterr().out
 

@@ -44,7 +44,11 @@ def run(arguments: Sequence[str]) -> int:
     from transnet import d4
     from transnet.study.kernels import compare, draw, print_comparison
 
-    if d4.generate(options.group) == ("r0",):
+    try:
+        group = d4.generate(options.group)
+    except ValueError as error:
+        raise ValueError(str(error).replace("transforms:", "--group:", 1)) from None
+    if group == ("r0",):
         raise ValueError(
             f"--group: {options.group} is the identity alone, under which every kernel is invariant; add another "
             "transform, such as r1 for all rotations or m0 for the mirror image"

@@ -164,11 +164,9 @@ def without_the_paper(group, title):
     rows, _ = views(group)
     if any(row.paper for row in rows):
         return None
-    sizes = sheets.either(len(row.values) for row in rows)
     figures = [f"{row.name} {sheets.mean_of(row.values).text}" for row in rows]
-    about = (
-        f"{title}, {group.some.settings['model']}, tested on {facts(group)['tested on'].partition(';')[0]}, n = {sizes}"
-    )
+    tested = facts(group)["tested on"].partition(";")[0]
+    about = f"{title}, {group.some.settings['model']}, tested on {tested}, {seeds(rows)}"
     return f"{about}: {', '.join(figures)}. {' '.join(judged(rows))}"
 
 

@@ -227,6 +227,8 @@ def test_a_study_that_the_paper_does_not_have_is_judged_in_readme_too(tmp_path: 
     )
     assert "base 90.10 ± 0.06, PT2 88.10 ± 0.06" in last
     assert "Against base: behind PT2, T2." in last
+    keep_study(tmp_path, "peas-fast", {"base": [90.0], "t2": [88.0]})
+    assert "outputs averaged, one seed: base 90.00, PT2 88.00" in brief(tmp_path)
 
 
 def keep_tables(folder: Path, group: str, *keys: str) -> None:

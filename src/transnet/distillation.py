@@ -34,9 +34,8 @@ def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
         raise ValueError(
             f"student: {student!r} was given; the number of a head is needed, from 0 to {logits.shape[1] - 1}"
         )
-    logits = logits.to(
-        torch.promote_types(logits.dtype, torch.float32)
-    )  # heads that nearly agree differ by less than half precision can tell
+    # Heads that nearly agree differ by less than half precision can tell.
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     together = logits.detach().mean(1).log_softmax(-1)
     return F.kl_div(logits[:, student].log_softmax(-1), together, reduction="batchmean", log_target=True)
 
@@ -49,7 +48,7 @@ def student_of(transforms: Sequence[str], weight: float) -> int:
         weight: of `distillation_loss` in the whole loss.
 
     Raises:
-        ValueError: where there is none, no other to learn from, or the weight is none.
+        ValueError: where there is none, or no other to learn from, or the weight is not a finite number from 0.
     """
     if not 0 <= weight < math.inf:
         raise ValueError(f"distillation: {weight} was given; 0 or more is needed")

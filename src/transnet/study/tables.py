@@ -238,14 +238,13 @@ def _on_teaching(group: Group) -> list[str]:
     """What teaching gives the head that is kept, and what it takes from all heads together, by either test."""
     weight = KINDS["t2-taught"].distillation
     notes = [f"Taught: --distillation {weight:g}, the identity head also learns what both say together."]
-    mirrored = group.some.protocol == "test_flip"
-    for protocol, how in (("test", ""), ("test_flip", ", with the mirror image"))[: 1 + mirrored]:
+    if not group.of("t2"):
+        return notes
+    mirrored = [("test_flip", ", with the mirror image")] if group.some.protocol == "test_flip" else []
+    for protocol, how in [("test", ""), *mirrored]:
         for part, name in (("pruned", "PT2"), ("full", "T2")):
-            if plain := group.of("t2"):
-                taught = accuracies(group.of("t2-taught"), part, protocol)
-                notes.append(
-                    f"{name} taught against {name}{how}: {difference(taught, accuracies(plain, part, protocol))}."
-                )
+            taught, plain = (accuracies(group.of(kind), part, protocol) for kind in ("t2-taught", "t2"))
+            notes.append(f"{name} taught against {name}{how}: {difference(taught, plain)}.")
     return notes
 
 

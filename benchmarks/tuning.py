@@ -1,0 +1,90 @@
+"""What the scripts that choose settings share: train candidates on training images alone, judge by those cut off."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from environment import environment
+from transnet.study.execute import Here, execute
+from transnet.study.plan import PlannedRun, Study
+from transnet.train.config import configured
+from transnet.train.evaluation import collect
+from transnet.train.run import Run
+
+Candidates = Mapping[str, tuple[int, Mapping[str, Any]]]
+
+
+def options(doc: str | None, *, epochs: int) -> argparse.ArgumentParser:
+    """The options that all of them have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="a data set without a test split: a fifth of it is cut off and judges")
+    parser.add_argument("--epochs", type=int, default=epochs)
+    parser.add_argument("--model")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser
+
+
+def planned(args: argparse.Namespace, candidates: Candidates, **common: Any) -> list[PlannedRun]:
+    """A run for every candidate and seed, seed by seed.
+
+    Args:
+        args: of `options`.
+        candidates: by name, how many seeds, and what differs; ``longer`` is how many times the epochs.
+        common: settings of all of them.
+    """
+    runs = []
+    for name, (seeds, change) in candidates.items():
+        settings = {**common, **change}
+        longer = settings.pop("longer", 1)
+        for seed in range(seeds):
+            folder = f"{name.replace(' ', '_').replace(',', '-')}_seed{seed}"
+            config = configured(
+                Path(args.data).name, str(args.out / "runs" / folder), model=args.model, seed=seed,
+                epochs=args.epochs * longer, evaluate_every=0, checkpoint_every=10_000, tensorboard=False, resume=True,
+                device=args.device, **settings,
+            )  # fmt: skip
+            runs.append(PlannedRun(folder, name, seed, config, args.data))
+    return sorted(runs, key=lambda run: run.seed)
+
+
+def judge(runs: list[PlannedRun], args: argparse.Namespace, file: str) -> None:
+    """Train them, and write OUT/FILE with a row for each, and OUT/outputs with what their heads said."""
+    outcome = execute(runs, Here(Study("all", data=args.data, out=str(args.out), jobs=args.jobs, device=args.device)))
+    for name, error in outcome.failed.items():
+        print(f"{name}: {error}")
+    (args.out / "outputs").mkdir(exist_ok=True)
+    rows = [_row(run, args) for run in runs if Run(run.config.out).finished]
+    about = environment("cuda" if args.device == "auto" else args.device)
+    content = {**about, "split": "a fifth of the training images judges", "rows": rows}
+    (args.out / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _row(run: PlannedRun, args: argparse.Namespace) -> dict[str, Any]:
+    """A finished run's figures; its outputs are written beside."""
+    result = Run(run.config.out).read_result()
+    row: dict[str, Any] = {"candidate": run.kind, "seed": run.seed, "epochs": run.config.epochs}
+    for view, name in (("test", "alone"), ("test_flip", "mirrored")):
+        row[name] = {
+            "pruned": result[view]["pruned"]["accuracy"],
+            "full": result[view]["full"]["accuracy"],
+            "heads": [head["accuracy"] for head in result[view]["heads"]],
+            "pruned_loss": result[view]["pruned"]["loss"],
+        }
+    kept = args.out / "outputs" / f"{run.name}.safetensors"
+    if not kept.exists():
+        said = collect(run.config.out, data=args.data, device=args.device)
+        both = torch.stack([view.half() for view in said.views])
+        save_file({"views": both, "labels": said.labels}, kept)
+    print(
+        f"{run.name:<40} alone {100 * row['alone']['pruned']:.2f} {100 * row['alone']['full']:.2f}"
+        f"  mirrored {100 * row['mirrored']['pruned']:.2f} {100 * row['mirrored']['full']:.2f}"
+        f"  {result['train_seconds']:.0f} s"
+    )
+    return {**row, "seconds": result["train_seconds"], "judged_by": result["test"]["pruned"]["n"]}

@@ -30,7 +30,9 @@ from transnet.train.run import Run
 
 Way = Callable[[Tensor], tuple[Tensor, Tensor]]
 WAYS = ("first head", "anytime", "full")
-SETTINGS = ("model", "transforms", "seed", "epochs", "label_smoothing", "cutmix", "distillation")
+SETTINGS = (
+    "model", "transforms", "seed", "epochs", "label_smoothing", "cutmix", "distillation", "pretrained", "image_size",
+)  # fmt: skip
 
 
 @torch.inference_mode()

@@ -7,13 +7,13 @@ from anytime_speed import WAYS
 from study_tables import bare, made_with
 from transnet.study import sheets
 
-FILES = ("anytime_plain", "anytime_taught", "anytime_200_epochs", "anytime_wrn")
+FILES = ("anytime_plain", "anytime_taught", "anytime_200_epochs", "anytime_wrn", "anytime_pretrained")
 COLUMNS = ("", "first head %", "anytime %", "all heads %", "passes per image", "of the gain kept %")
 
 
 def anytime(results):
     """One pass for most images, more for the rest: what it keeps of all heads' gain, and what it saves."""
-    files = [(path, json.loads(path.read_text())) for path in (results / f"{name}_h200.json" for name in FILES)]
+    files = read(results)
     first = files[0][1]
     n_val, n_test = (first["runs"][0][name] for name in ("n_val", "n_test"))
     said = [
@@ -28,14 +28,42 @@ def anytime(results):
     return "\n\n".join(said)
 
 
+def anytime_in_brief(results):
+    """The same in two sentences, for README."""
+    files = read(results)
+    best, rest = files[-1][1], [found["share_of_gain_kept"] for _, found in files[:-1]]
+    faster = mean(best, "anytime", "images_per_second") / mean(best, "full", "images_per_second")
+    low, high = (f"{100 * pick(rest):.0f}" for pick in (min, max))
+    return (
+        f"More heads only where the first is not sure (`transnet predict --confidence`), T3 on CIFAR-100, "
+        f"{mean(best, 'anytime', 'passes'):.2f} passes per image: networks fine-tuned from ImageNet's weights keep "
+        f"{kept(best)} % of what all heads gain over the first, at {faster:.1f} times their speed "
+        f"({repeated(len(best['runs']))}), networks trained from nothing {low} to {high} % "
+        f"([docs/results.md](docs/results.md#as-many-heads-as-an-image-needs))."
+    )
+
+
+def read(results):
+    """The files and what is in them."""
+    return [(path, json.loads(path.read_text())) for path in (results / f"{name}_h200.json" for name in FILES)]
+
+
 def title(found):
     """How the runs were trained, as far as that tells them apart."""
     run, n = found["runs"][0], len(found["runs"])
-    words = [run["model"], f"{run['epochs']} epochs"]
+    words = [run["model"]]
+    words += ["pretrained"] if run.get("pretrained") else []
+    words += [f"{run['image_size']}×{run['image_size']} pixels"] if run.get("image_size") else []
+    words.append(f"{run['epochs']} epochs")
     words += [f"CutMix α {run['cutmix']:g}"] if run["cutmix"] else []
     words += [] if run["label_smoothing"] else ["no label smoothing"]
     words += ["taught"] if run["distillation"] else []
-    return ", ".join([*words, "one seed" if n == 1 else f"n = {n}"])
+    return ", ".join([*words, repeated(n)])
+
+
+def repeated(n):
+    """How many runs a figure stands for."""
+    return "one seed" if n == 1 else f"n = {n}"
 
 
 def mean(found, way, what):
@@ -43,15 +71,20 @@ def mean(found, way, what):
     return statistics.fmean(run["rows"][way][what] for run in found["runs"])
 
 
+def kept(found):
+    """The share in percent, with its interval where there is one."""
+    text = f"{100 * found['share_of_gain_kept']:.1f}"
+    if not found["interval"]:
+        return text
+    low, high = found["interval"]
+    return f"{text} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
 def row_of(found):
     """A row: means over the runs."""
-    kept = f"{100 * found['share_of_gain_kept']:.1f}"
-    if found["interval"]:
-        low, high = found["interval"]
-        kept += f" [{100 * low:.1f}, {100 * high:.1f}]"
     accuracies = [f"{100 * mean(found, way, 'accuracy'):.2f}" for way in WAYS]
     passes = f"{mean(found, 'anytime', 'passes'):.3f}"
-    return tuple(sheets.Cell(text) for text in (title(found), *accuracies, passes, kept))
+    return tuple(sheets.Cell(text) for text in (title(found), *accuracies, passes, kept(found)))
 
 
 def note_of(path, found):

@@ -9,7 +9,8 @@ import statistics
 from pathlib import Path
 
 import tuning_tables
-from anytime_tables import anytime
+from anytime_tables import anytime, anytime_in_brief
+from pretrained_tables import pretrained
 from study_tables import accuracy, brief, groups, headline, made_with, source, taught
 from transnet.measure.metrics import as_text
 from transnet.study import sheets
@@ -152,29 +153,8 @@ def prediction():
     )
 
 
-def pretrained():
-    """What heads gained where training began from ImageNet's weights."""
-    found = read("pretrained_run/result.json")
-    if not found:
-        return "Not measured yet."
-    trained, data, test = found["config"]["train"], found["config"]["data"], found["test"]
-    side, sizes = data["image_size"], data["sizes"]
-    rows = [[f"head {head['name']}", f"{100 * head['accuracy']:.2f}", head["passes"]] for head in test["heads"]]
-    rows.append(["all heads", f"{100 * test['full']['accuracy']:.2f}", test["full"]["passes"]])
-    gain = as_text(100 * (test["full"]["accuracy"] - test["pruned"]["accuracy"]), "+.2f")
-    return (
-        f"One T{len(test['heads'])} run on {data['name']} from ImageNet's weights, one seed: {trained['model']}, "
-        f"images of {side}×{side} pixels, {trained['epochs']} epochs over {sizes['train']:,} training images, no "
-        f"label smoothing. All heads together gain {gain} points over the identity's on the {sizes['test']:,} test "
-        "images, each seen once, without its mirror image. Settings were not tuned, and no base was trained beside "
-        "it, so what is gained over that is not known. "
-        f"{made_with(found['device'], found['versions']['torch'], found['commit'])} "
-        "([results/pretrained_run](results/pretrained_run)):\n\n" + table(["", "accuracy %", "passes per image"], rows)
-    )
-
-
 def in_brief():
-    return "\n\n".join([brief(RESULTS), prediction_in_brief(), new_user()])
+    return "\n\n".join([brief(RESULTS), prediction_in_brief(), anytime_in_brief(RESULTS), new_user()])
 
 
 def prediction_in_brief():
@@ -275,7 +255,7 @@ def files():
 TABLES = {
     "headline": lambda: headline(RESULTS), "in brief": in_brief, "overview": lambda: accuracy(RESULTS), "demo": demo,
     "speed": speed, "costs": costs,
-    "anytime": lambda: anytime(RESULTS), "pretrained": pretrained, "studies": studies,
+    "anytime": lambda: anytime(RESULTS), "pretrained": lambda: pretrained(RESULTS), "studies": studies,
     "tuning": lambda: tuning_tables.recipe(RESULTS), "teaching": lambda: tuning_tables.teaching(RESULTS),
     "taught": lambda: taught(RESULTS),
     "files": files, "errors": errors, "folds": folds, "refused": refused, "new user": new_user,

@@ -77,6 +77,14 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pyte
     assert "digits-fast-t3-s0" in (tmp_path / "report.html").read_text()
 
 
+def test_a_run_that_cannot_go_on_says_why_and_not_where_in_the_code(tmp_path: Path) -> None:
+    study = Study("taught", epochs=1, out=str(tmp_path), **SETTINGS)  # type: ignore[arg-type]
+    run = plan(study)[0]
+    ruined = dataclasses.replace(run, config=dataclasses.replace(run.config, lr=1e30))
+    (reason,) = execute([ruined], Here(study), quiet=True).failed.values()
+    assert re.match(r"the (loss is|weights are) ", reason)
+
+
 def test_a_process_that_dies_is_a_failure_with_its_signal(tmp_path: Path) -> None:
     class Deadly(Here):
         def start(self, run: PlannedRun) -> bool:

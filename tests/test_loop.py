@@ -16,6 +16,7 @@ from transnet import TransNet, load
 from transnet.study.kernels import score_kernels
 from transnet.train import prepare
 from transnet.train.config import ConfigError
+from transnet.train.device import is_for_want_of_memory
 from transnet.train.distributed import World
 from transnet.train.interrupt import Stopped
 from transnet.train.loop import Trainer, train
@@ -264,6 +265,38 @@ def test_a_failed_run_exits_1_without_a_traceback(data: Path, tmp_path: Path) ->
     assert process.returncode == 1
     assert "Traceback" not in errors
     assert re.search(r"transnet: the (loss is|weights are not)", errors)
+
+
+class Greedy(Plain):
+    """Asks for more memory than there is from a training step on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.steps >= 2:
+            torch.empty(2**50, dtype=torch.uint8)
+        return super().forward(x)
+
+
+def test_want_of_memory_is_a_message_that_says_what_needs_less(data: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(TrainingError, match=r"^out of memory on CPU") as caught:
+        run(data, tmp_path / "run", Greedy(), transforms="r0,r1,r2", batch_size=50)
+    assert "puts 150 images through the network at once: --batch-size 50 times 3 heads. A smaller" in str(caught.value)
+    assert "--jobs" not in str(caught.value)
+    with pytest.raises(TrainingError, match="Up to 3 runs share it: --jobs 1 gives all of it to each"):
+        train(settings(data, tmp_path / "shared"), model=Greedy(), quiet=True, at_once=3)
+
+
+def test_want_of_memory_is_found_beneath_what_it_led_to() -> None:
+    def capture() -> None:
+        try:
+            torch.empty(2**50, dtype=torch.uint8)
+        except RuntimeError:
+            raise RuntimeError("the capture failed")  # noqa: B904
+
+    with pytest.raises(RuntimeError, match="capture") as caught:
+        capture()
+    assert is_for_want_of_memory(caught.value)
+    assert not is_for_want_of_memory(RuntimeError("shapes differ"))
 
 
 class OnlyTrains(Plain):

@@ -61,13 +61,14 @@ def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str],
     import torch
 
     from transnet.train.interrupt import Stopped
+    from transnet.train.state import TrainingError
 
     torch.set_num_threads(threads)
     try:
         train_alone(config, data, at_once)
     except Stopped:
         sys.exit(STOPPED)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, TrainingError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
 

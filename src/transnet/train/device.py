@@ -94,6 +94,14 @@ def untried_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+def is_for_want_of_memory(error: BaseException) -> bool:
+    """Whether it came of a device or a machine without memory left; the CPU's allocator has no exception of its own."""
+    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate" in str(error):
+        return True
+    # A CUDA graph that cannot be captured to its end says only that.
+    return error.__context__ is not None and is_for_want_of_memory(error.__context__)
+
+
 def precision_on(device: torch.device, asked: str) -> str:
     """bf16 or fp32: what was asked for; for auto, what the device has."""
     if asked != "auto":

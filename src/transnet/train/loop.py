@@ -53,7 +53,7 @@ def train(
 
     Raises:
         ConfigError: for settings that cannot work, or a folder that cannot be used.
-        TrainingError: where the loss is not finite.
+        TrainingError: where the loss is not finite, or memory does not suffice.
         Stopped: after Ctrl-C, when the run's state is saved.
     """
     processes = join(config.device)
@@ -72,7 +72,8 @@ class Trainer(Resumable):
         if self.config.resume and self.run.finished:
             return self._already_finished()
         try:
-            return self._train()
+            with self.enough_memory():
+                return self._train()
         finally:
             self.run.release()
 

@@ -7,12 +7,15 @@ step), so nothing else has to be kept.
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from transnet.train import checkpoint
 from transnet.train.config import ConfigError
+from transnet.train.device import device_name, is_for_want_of_memory
 from transnet.train.prepare import Prepared
 from transnet.train.progress import counted, loss_text, say
 
@@ -141,3 +144,21 @@ class Resumable(Prepared):
             f"last good checkpoint: {checkpoint.last_good(self.run.state)}. Try a smaller --lr, or --precision fp32, "
             "in another --out"
         )
+
+    @contextmanager
+    def enough_memory(self) -> Iterator[None]:
+        """While the block lasts, want of memory is a message that says what needs less."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_for_want_of_memory(error):
+                raise
+            batch, heads = self.config.batch_size, len(self.config.transforms.split(","))
+            each = f" in {self.world.size} processes" if self.world.size > 1 else ""
+            jobs = f" Up to {self.at_once} runs share it: --jobs 1 gives all of it to each." if self.at_once > 1 else ""
+            raise TrainingError(
+                f"out of memory on {device_name(self.device)}. A step puts {batch * heads:,} images through the "
+                f"network at once{each}: --batch-size {batch} times {counted(heads, 'head')}. A smaller --batch-size "
+                "needs less, and usually a smaller --lr with it; so do fewer --transforms, a smaller --image-size or "
+                f"--model. Give another --out.{jobs}"
+            ) from error

@@ -11,7 +11,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import tuning_tables  # type: ignore[import-not-found]
 from anytime_speed import WAYS, interval, share_kept  # type: ignore[import-not-found]
-from anytime_tables import FILES, anytime  # type: ignore[import-not-found]
+from anytime_tables import FILES, anytime, anytime_in_brief  # type: ignore[import-not-found]
+from pretrained_tables import pretrained  # type: ignore[import-not-found]
+from tuning import options, planned  # type: ignore[import-not-found]
 
 
 def right(n: int, first: float, some: float, full: float) -> torch.Tensor:
@@ -43,23 +45,77 @@ def test_without_a_gain_there_is_no_interval() -> None:
     assert interval([right(500, 0.8, 0.8, 0.8)], draws=20) is None
 
 
-def test_the_table_of_anytime_has_means_and_every_run_s_share(tmp_path: Path) -> None:
+def anytime_files(folder: Path) -> None:
+    """Two runs in each; the last file's keep more."""
+
     def run(share: float) -> dict[str, Any]:
-        rows = {way: {"accuracy": 0.7, "passes": 1.3, "images_per_second": 1000.0} for way in WAYS}
+        speeds = dict(zip(WAYS, (3000.0, 2100.0, 1000.0), strict=True))
+        rows = {way: {"accuracy": 0.7, "passes": 1.3, "images_per_second": speed} for way, speed in speeds.items()}
         return {
             "model": "m", "epochs": 60, "cutmix": 0.0, "label_smoothing": 0.1, "distillation": 1.0, "rows": rows,
-            "share_of_gain_kept": share, "n_val": 50, "n_test": 100,
+            "share_of_gain_kept": share, "n_val": 50, "n_test": 100, "pretrained": True, "image_size": 96,
         }  # fmt: skip
 
     for name in FILES:
         content = {
-            "share_of_gain_kept": 0.9, "interval": [0.85, 0.951], "runs": [run(0.88), run(0.92)], "device": "GPU",
-            "versions": {"torch": "2"}, "commit": "abc", "passes_on_val": 1.3,
+            "share_of_gain_kept": 1.02 if name == FILES[-1] else 0.9, "interval": [0.85, 0.951],
+            "runs": [run(0.88), run(0.92)], "device": "GPU", "versions": {"torch": "2"}, "commit": "abc",
+            "passes_on_val": 1.3,
         }  # fmt: skip
-        (tmp_path / f"{name}_h200.json").write_text(json.dumps(content))
+        (folder / f"{name}_h200.json").write_text(json.dumps(content))
+
+
+def test_the_table_of_anytime_has_means_and_every_run_s_share(tmp_path: Path) -> None:
+    anytime_files(tmp_path)
     text = anytime(tmp_path)
-    assert "| m, 60 epochs, taught, n = 2 | 70.00 | 70.00 | 70.00 | 1.300 | 90.0 [85.0, 95.1] |" in text
+    name = "m, pretrained, 96×96 pixels, 60 epochs, taught, n = 2"
+    assert f"| {name} | 70.00 | 70.00 | 70.00 | 1.300 | 90.0 [85.0, 95.1] |" in text
     assert "its runs keep 88.0, 92.0 %" in text
+
+
+def test_anytime_in_brief_sets_pretrained_networks_beside_all_others(tmp_path: Path) -> None:
+    anytime_files(tmp_path)
+    text = anytime_in_brief(tmp_path)
+    assert "weights keep 102.0 [85.0, 95.1] % of what all heads gain" in text
+    assert "at 2.1 times their speed (n = 2), networks trained from nothing 90 to 90 %" in text
+
+
+def test_pretrained_runs_have_a_column_for_each_setting(tmp_path: Path) -> None:
+    def write(folder: str, epochs: int, full: float) -> None:
+        heads = [{"name": name, "accuracy": value} for name, value in (("r0", 0.8), ("r1", 0.7))]
+        result = {
+            "config": {
+                "train": {"epochs": epochs, "lr": 0.2, "weight_decay": 0.001, "model": "m"},
+                "data": {"name": "d", "image_size": 96, "sizes": {"train": 1000, "test": 100}},
+            },
+            "test": {"heads": heads, "pruned": heads[0], "full": {"accuracy": full}},
+            "device": "GPU", "versions": {"torch": "2"}, "commit": f"c{epochs}",
+        }  # fmt: skip
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "result.json").write_text(json.dumps(result))
+
+    row = {"candidate": "lr 0.2 bn-separate", "alone": {"pruned": 0.5, "full": 0.6}, "judged_by": 10, "epochs": 8}
+    (tmp_path / "tune_finetuning.json").write_text(json.dumps({"rows": [row], "remark": "One failed."}))
+    write("pretrained_run", 6, 0.81)
+    for seed, full in enumerate((0.82, 0.84)):
+        write(f"anytime_runs/t3-pretrained-s{seed}", 12, full)
+    text = pretrained(tmp_path)
+    settings = "learning rate 0.2, decay 0.001"
+    assert f"| accuracy % | 6 epochs, {settings}, one seed | 12 epochs, {settings}, n = 2 | passes per image |" in text
+    assert "| head r1 | 70.00 | 70.00 ± 0.00 | 1 |" in text
+    assert "| all heads | 81.00 | 83.00 ± 1.00 | 2 |" in text
+    assert "gain +1.00 or +3.00 points" in text
+    assert "commit c6, c12" in text
+    assert "learning rate 0.2, batch norm per transform: 50.00 % with one head, 60.00 % with all" in text
+    assert "One failed." in text
+
+
+def test_candidates_are_trained_seed_by_seed_and_some_for_longer(tmp_path: Path) -> None:
+    args = options(None, epochs=5).parse_args(["digits", "--device", "cpu", "--out", str(tmp_path)])
+    runs = planned(args, {"base": (1, {"longer": 2, "transforms": "r0"}), "lr 0.2": (2, {"lr": 0.2})}, lr=0.1)
+    assert [(run.name, run.config.epochs, run.config.lr) for run in runs] == [
+        ("base_seed0", 10, 0.1), ("lr_0.2_seed0", 5, 0.2), ("lr_0.2_seed1", 5, 0.2),
+    ]  # fmt: skip
 
 
 def test_tuning_is_the_mean_over_seeds_and_says_what_weight_1_changed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from anytime_tables import repeated
 from study_tables import bare, made_with
 from transnet.measure.metrics import as_text
 from transnet.study import sheets
+from tuning_tables import finetuning
 
 RUNS = ("pretrained_run", "anytime_runs/t3-pretrained-s*")
 
@@ -26,19 +27,19 @@ def pretrained(results):
     rows = [(f"head {name}", *(percent(runs, lambda test, i=i: test["heads"][i]) for runs in groups.values()), "1")
             for i, name in enumerate(names)]  # fmt: skip
     rows.append(("all heads", *(percent(runs, lambda test: test["full"]) for runs in groups.values()), str(len(names))))
-    gains = sheets.either(as_text(gain(runs), "+.2f") for runs in groups.values())
+    gains = ", ".join(f"{as_text(gain(runs), '+.2f')} ({name.partition(',')[0]})" for name, runs in groups.items())
     commits = dict.fromkeys(run["commit"] for runs in groups.values() for run in runs)
     made = made_with(one["device"], one["versions"]["torch"], ", ".join(commits))
-    columns = ("accuracy %", *(f"{name}, {repeated(len(runs))}" for name, runs in groups.items()))
+    columns = ("", *(f"% after {name} ({repeated(len(runs))})" for name, runs in groups.items()))
     return "\n\n".join([
         f"T{len(names)} runs on {data['name']} from ImageNet's weights: {trained['model']}, images of {side}×{side} "
-        f"pixels, {sizes['train']:,} training images, no label smoothing. All heads together gain {gains} points over "
-        f"the identity's on the {sizes['test']:,} test images, each seen once, without its mirror image. No base was "
-        "trained beside them, so what is gained over that is not known. "
+        f"pixels, {sizes['train']:,} training images, no label smoothing. In points, all heads together gain over the "
+        f"identity's {gains}. These are accuracies on the {sizes['test']:,} test images, each seen once, without its "
+        "mirror image. No base was trained beside them, so what is gained over that is not known. "
         f"{made} ([results/pretrained_run](results/pretrained_run), "
         "[results/anytime_runs](results/anytime_runs)):",
         bare("pretrained", (*columns, "passes per image"), [tuple(map(sheets.Cell, row)) for row in rows]),
-        tried(results),
+        finetuning(results),
     ])  # fmt: skip
 
 
@@ -55,18 +56,3 @@ def percent(runs, part):
 def gain(runs):
     """Points by which all heads are ahead of the identity's, on average."""
     return statistics.fmean(100 * (run["test"]["full"]["accuracy"] - run["test"]["pruned"]["accuracy"]) for run in runs)
-
-
-def tried(results):
-    """What was tried before, on images that judge nothing else."""
-    found = json.loads((results / "tune_finetuning.json").read_text())
-    shown = "; ".join(
-        f"{row['candidate'].replace('lr', 'learning rate').replace(' bn-separate', ', batch norm per transform')}: "
-        f"{100 * row['alone']['pruned']:.2f} % with one head, {100 * row['alone']['full']:.2f} % with all"
-        for row in found["rows"]
-    )
-    return (
-        f"The shorter run was not tuned. For the longer ones settings were tried on {found['rows'][0]['judged_by']:,} "
-        f"training images that had been cut off, {found['rows'][0]['epochs']} epochs, one seed: {shown} "
-        f"([results/tune_finetuning.json](results/tune_finetuning.json)). {found['remark']}"
-    )

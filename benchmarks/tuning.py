@@ -62,7 +62,7 @@ def judge(runs: list[PlannedRun], args: argparse.Namespace, file: str) -> None:
     (args.out / "outputs").mkdir(exist_ok=True)
     rows = [_row(run, args) for run in runs if Run(run.config.out).finished]
     about = environment("cuda" if args.device == "auto" else args.device)
-    content = {**about, "split": "a fifth of the training images judges", "rows": rows}
+    content = {**about, "rows": rows, "failed": outcome.failed}
     (args.out / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -70,7 +70,8 @@ def _row(run: PlannedRun, args: argparse.Namespace) -> dict[str, Any]:
     """A finished run's figures; its outputs are written beside."""
     result = Run(run.config.out).read_result()
     row: dict[str, Any] = {"candidate": run.kind, "seed": run.seed, "epochs": run.config.epochs}
-    for view, name in (("test", "alone"), ("test_flip", "mirrored")):
+    views = {name: view for name, view in (("alone", "test"), ("mirrored", "test_flip")) if result[view]}
+    for name, view in views.items():
         row[name] = {
             "pruned": result[view]["pruned"]["accuracy"],
             "full": result[view]["full"]["accuracy"],
@@ -82,9 +83,7 @@ def _row(run: PlannedRun, args: argparse.Namespace) -> dict[str, Any]:
         said = collect(run.config.out, data=args.data, device=args.device)
         both = torch.stack([view.half() for view in said.views])
         save_file({"views": both, "labels": said.labels}, kept)
-    print(
-        f"{run.name:<40} alone {100 * row['alone']['pruned']:.2f} {100 * row['alone']['full']:.2f}"
-        f"  mirrored {100 * row['mirrored']['pruned']:.2f} {100 * row['mirrored']['full']:.2f}"
-        f"  {result['train_seconds']:.0f} s"
-    )
-    return {**row, "seconds": result["train_seconds"], "judged_by": result["test"]["pruned"]["n"]}
+    shown = (f"{name} {100 * row[name]['pruned']:.2f} {100 * row[name]['full']:.2f}" for name in views)
+    print(f"{run.name:<40} {'  '.join(shown)}  {result['train_seconds']:.0f} s")
+    sizes = result["config"]["data"]["sizes"]
+    return {**row, "seconds": result["train_seconds"], "trained_on": sizes["train"], "judged_by": sizes["test"]}

@@ -60,6 +60,25 @@ def teaching(results):
     )
 
 
+def finetuning(results):
+    """What was tried before the longer runs from pretrained weights; nothing where nothing was."""
+    path = results / "tune_finetuning.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    if not rows:
+        return ""
+    shown = "; ".join(
+        f"{row['candidate'].replace('lr', 'learning rate').replace(' bn-separate', ' and batch norm per transform')}: "
+        f"{percent(row['alone']['pruned'])} % with one head, {percent(row['alone']['full'])} % with all"
+        for row in rows
+    )
+    return (
+        f"The shorter run was not tuned. Before the longer ones these were tried on {rows[0]['judged_by']:,} training "
+        f"images that had been cut off, {rows[0]['epochs']} epochs, one seed: {shown} "
+        "([results/tune_finetuning.json](results/tune_finetuning.json)). The first was taken; decay and epochs were "
+        f"not tried.{remark(json.loads(path.read_text()))}"
+    )
+
+
 def remark(found):
     """What the file says of itself, where it does."""
     return f" The file's remark: {found['remark']}" if "remark" in found else ""

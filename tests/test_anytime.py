@@ -1,10 +1,13 @@
+import json
+
 import pytest
 import torch
 from torch import nn
 
 from trained import digits_run
 from transnet import TransNet, anytime
-from transnet.ship.anytime import Calibration, calibrate, calibrate_run, curve, draw
+from transnet.cli import run
+from transnet.ship.anytime import Auto, Calibration, calibrate, calibrate_run, curve, draw, tradeoff
 from transnet.train.config import ConfigError
 
 
@@ -143,8 +146,44 @@ def test_calibration_of_a_run_needs_a_validation_split():
     ],
 )
 def test_a_calibration_says_what_its_threshold_means(passes, meaning):
-    said = str(Calibration(0.5, passes, heads=3, n=1430, within=0.1))
+    said = str(Calibration(0.5, passes, heads=3, n=1430, lost=0.07, within=0.1))
     assert said == f"confidence 0.5000, {meaning}: within 0.1 points of all heads on 1,430 validation images"
+
+
+@pytest.mark.parametrize(
+    ("lost", "meaning"), [(0.21, "0.21 points below"), (0.0, "no worse than"), (-0.3, "no worse than")]
+)
+def test_for_so_many_passes_a_calibration_says_what_is_lost(lost, meaning):
+    assert f": {meaning} all heads on 50 validation images" in str(Calibration(0.9, 1.4, heads=3, n=50, lost=lost))
+
+
+def test_a_run_is_calibrated_for_passes_as_well():
+    chosen = calibrate_run(digits_run(), passes=1.5)
+    assert 1 <= chosen.passes <= 1.5
+    assert chosen.within is None
+    assert calibrate_run(digits_run(), passes=3).confidence == 1
+
+
+def test_a_target_that_cannot_be_met_is_refused():
+    with pytest.raises(ConfigError, match=r"--passes: 0.5 was given; 1 or more is needed"):
+        Auto(passes=0.5)
+    with pytest.raises(ConfigError, match=r"--within: nan was given"):
+        Auto(within=float("nan"))
+
+
+def test_the_tradeoff_takes_its_thresholds_from_other_images():
+    generator = torch.Generator().manual_seed(0)
+    logits, others = (scale * torch.randn(400, 3, 4, generator=generator) for scale in (1, 5))
+    y = torch.arange(400) % 4
+    points, same = tradeoff(logits, y, (others, y)), tradeoff(logits, y, (logits, y))
+    for found in (points, same):
+        assert float(found.passes[0]) == 1
+        assert float(found.passes[-1]) == 3
+        assert float(found.accuracy[-1]) == found.full
+    assert same.passes[1:-1].tolist() == pytest.approx([1.1, 1.2, 1.4, 1.7, 2.0, 2.5], abs=0.05)
+    # The others' heads are five times as sure, so that their thresholds let none of these images go early.
+    assert (points.passes[1:-1] > same.passes[1:-1] + 0.1).all()
+    assert points.confidence.tolist() == tradeoff(others, y, (others, y)).confidence.tolist()
 
 
 def test_the_curve_is_drawn(tmp_path):
@@ -153,3 +192,36 @@ def test_the_curve_is_drawn(tmp_path):
     files = draw(curve(logits, y), tmp_path / "figures" / "anytime", chosen=0.5, title="digits")
     assert [file.name for file in files] == ["anytime.svg", "anytime.png"]
     assert all(file.stat().st_size > 1000 for file in files)
+
+
+def test_evaluate_shows_and_draws_what_anytime_prediction_costs(tmp_path, capsys):
+    path, out = str(digits_run()), tmp_path / "figures"
+    assert run(["evaluate", path, "--anytime", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert "anytime, the image alone" in said.out
+    assert "chosen on the validation split" in " ".join(said.out.split())
+    assert str(out / "anytime-run.png") in said.err
+    assert sorted(file.name for file in out.iterdir()) == ["anytime-run.png", "anytime-run.svg"]
+    assert run(["evaluate", path, "--anytime", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)[path]
+    points = found["anytime"]["points"]
+    assert points["accuracy"][0] == found["plain"]["pruned"]["accuracy"]
+    assert points["accuracy"][-1] == found["plain"]["full"]["accuracy"]
+    assert (points["passes"][0], points["passes"][-1]) == (1, 3)
+    chosen = calibrate_run(path, passes=1.4).confidence  # on the validation split
+    assert chosen in points["confidence"]
+    assert run(["evaluate", path, "--anytime", "--split", "val"]) == 0
+    assert "chosen on the images that judge it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_evaluate_refuses_what_it_cannot_draw(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    one = str(digits_run(transforms="r0"))
+    for words, message in (
+        ([one, "--anytime"], "has one head, so there is nothing to stop early"),
+        ([str(digits_run()), "--out", str(tmp_path / "figures")], "where --anytime draws; add that"),
+        ([str(digits_run()), "--anytime", "--out", str(tmp_path / "file")], "is a file; give a folder"),
+    ):
+        assert run(["evaluate", *words]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "figures").exists()

@@ -280,10 +280,22 @@ def test_want_of_memory_is_a_message_that_says_what_needs_less(data: Path, tmp_p
     torch.manual_seed(0)
     with pytest.raises(TrainingError, match=r"^out of memory on CPU") as caught:
         run(data, tmp_path / "run", Greedy(), transforms="r0,r1,r2", batch_size=50)
-    assert "puts 150 images through the network at once: --batch-size 50 times 3 heads. A smaller" in str(caught.value)
+    assert "150 images through the network at once: a batch of 50 times 3 heads. A smaller --batch" in str(caught.value)
     assert "--jobs" not in str(caught.value)
-    with pytest.raises(TrainingError, match="Up to 3 runs share it: --jobs 1 gives all of it to each"):
+    with pytest.raises(
+        TrainingError, match="Up to 3 runs share the device: --jobs 1 gives all of it to each"
+    ) as caught:
         train(settings(data, tmp_path / "shared"), model=Greedy(), quiet=True, at_once=3)
+    assert "--batch-size" not in str(caught.value)  # a study has no such option
+
+
+def test_a_model_that_finds_no_memory_at_all_is_not_called_unfit(data: Path, tmp_path: Path) -> None:
+    class Huge(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + torch.empty(2**50, dtype=torch.uint8)[0])
+
+    with pytest.raises(TrainingError, match=r"^out of memory on CPU"):
+        run(data, tmp_path / "run", Huge())
 
 
 def test_want_of_memory_is_found_beneath_what_it_led_to() -> None:
@@ -296,6 +308,8 @@ def test_want_of_memory_is_found_beneath_what_it_led_to() -> None:
     with pytest.raises(RuntimeError, match="capture") as caught:
         capture()
     assert is_for_want_of_memory(caught.value)
+    assert is_for_want_of_memory(MemoryError())
+    assert is_for_want_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
     assert not is_for_want_of_memory(RuntimeError("shapes differ"))
 
 

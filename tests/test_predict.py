@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -100,6 +101,26 @@ def test_confidence_stops_early(tmp_path, capsys):
     assert "within 0.1 points of all heads on 143 validation images" in said
     assert "warning: one of 143 validation images is 0.70 points already" in said
     assert "--val-fraction" in said
+
+
+def test_confidence_is_chosen_for_a_target(tmp_path, capsys):
+    digit_files(tmp_path, 2)
+    words = ["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]
+    assert run([*words, "--passes", "1.5"]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"1\.\d\d of 3 heads for an image on average: .* all heads on 143 validation images", said)
+    assert "warning" not in said
+    assert run([*words, "--within", "100"]) == 0
+    assert "one head for every image: within 100 points" in capsys.readouterr().err
+    for more, message in (
+        (["--passes", "0.5"], "--passes: 0.5 was given; 1 or more is needed"),
+        (["--within", "-1"], "--within: -1.0 was given; 0 or more is needed"),
+        (["--passes", "1.5", "--within", "1"], "give one of them"),
+    ):
+        assert run([*words, *more]) == 2
+        assert message in capsys.readouterr().err
+    assert run([*words[:-1], "0.9", "--passes", "1.5"]) == 2
+    assert "--passes: only --confidence auto reads it" in capsys.readouterr().err
 
 
 def test_mistakes_end_with_status_2(tmp_path, capsys):

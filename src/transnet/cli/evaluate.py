@@ -4,9 +4,12 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import tyro
+
+from transnet.cli.options import folder_for, made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Options:
     """Measure on this data set's test split instead of the run's own; it must have the same classes."""
     split: Literal["test", "val"] = "test"
     """Which split; val where the run was trained with --val-fraction."""
+    anytime: bool = False
+    """Also what anytime prediction (`transnet predict --confidence`) costs and reaches, on the image alone."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """For --anytime: draw accuracy against passes here, as anytime-RUN.svg and .png."""
     device: str = "auto"
     """cpu, cuda, … auto: a GPU where there is one."""
     json: bool = False
@@ -35,10 +42,18 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Print the scores of runs."""
     options = tyro.cli(Options, prog="transnet evaluate", args=list(arguments))
+    out = folder_for(options.out)
+    if out and not options.anytime:
+        raise ValueError(f"--out: {out} was given, where --anytime draws; add that, or leave it out")
     from transnet.train.evaluation import evaluate_runs
-    from transnet.train.progress import print_scores
+    from transnet.train.progress import print_anytime, print_scores
 
-    results = evaluate_runs(options.runs, data=options.data, split=options.split, device=options.device)
+    results = evaluate_runs(
+        options.runs, data=options.data, split=options.split, device=options.device, anytime=options.anytime
+    )
+    files = _draw(results, options.runs, made(out)) if out else []
+    if files:
+        print("drawn: " + ", ".join(str(file) for file in files if file.suffix == ".png"), file=sys.stderr)
     if options.json:
         print(json.dumps(results, indent=1))
         return 0
@@ -47,6 +62,23 @@ def run(arguments: Sequence[str]) -> int:
         print(name)
         print_scores(result["plain"], result["flip"], result.get("classes"), explained=explained)
         explained = explained or "disagreement" in result["plain"]["full"]
+        if "anytime" in result:
+            print_anytime(result["anytime"])
     if len(options.runs) > 1 and "ensemble" not in results:
         print("no ensemble: these runs were tested on different images", file=sys.stderr)
     return 0
+
+
+def _draw(results: dict[str, Any], runs: Sequence[str], out: Path) -> list[Path]:
+    import torch
+
+    from transnet.ship.anytime import Curve, draw
+
+    files = []
+    for path in runs:
+        found = results[path]["anytime"]
+        columns = {name: torch.tensor(column) for name, column in found["curve"].items()}
+        name = Path(path).resolve().name
+        title = f"{name}, {'validation' if found['judged_by'] == 'val' else 'test'} split"
+        files += draw(Curve(**columns, full=found["full"], heads=found["heads"]), out / f"anytime-{name}", title=title)
+    return files

@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+
+from transnet.cli.options import folder_for, made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, prog="transnet invariance", args=list(arguments))
     if not options.runs:
         raise ValueError("invariance: no run given; give the folder of a finished run")
-    out = Path(options.out) if options.out else None
-    for path in (out, *out.absolute().parents) if out else ():
-        if os.path.exists(path) and not os.path.isdir(path):  # what cannot be seen is not there: no errno of its own
-            raise ValueError(f"--out: {path} is a file; give a folder")
+    out = folder_for(options.out)
     from transnet import d4
     from transnet.study.kernels import compare, draw, print_comparison
 
@@ -55,10 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     comparison = compare(list(options.runs), group=options.group, measure=options.measure)
     if out:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"--out: {out} cannot be made ({error.strerror}); give another folder") from None
+        made(out)
     if options.json:
         print(json.dumps(comparison, indent=1))
     else:

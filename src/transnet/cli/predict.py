@@ -4,9 +4,12 @@ import dataclasses
 import io
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
+if TYPE_CHECKING:
+    from transnet.ship.anytime import Auto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Options:
     confidence: Annotated[str | None, tyro.conf.arg(metavar="0…1|auto")] = None
     """Anytime prediction: run head by head, and stop when the class is preferred to its runner-up with this
     probability. auto: the lowest that stays within 0.1 points of all heads on the run's validation split."""
+    within: float | None = None
+    """For --confidence auto: other percentage points of accuracy that may be lost."""
+    passes: float | None = None
+    """For --confidence auto, instead: heads per image, on average, that may be spent, such as 1.4."""
     data: str | None = None
     """Where the run's own data lies now, for --confidence auto. None: where it was."""
     format: Literal["table", "jsonl", "csv"] | None = None
@@ -39,7 +46,7 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Print a line for each image."""
     options = tyro.cli(Options, prog="transnet predict", args=list(arguments))
-    confidence = _confidence(options.confidence)
+    confidence = _confidence(options)
     from transnet.ship.predict import predict_files
 
     format = options.format or ("table" if sys.stdout.isatty() else "jsonl")
@@ -51,9 +58,19 @@ def run(arguments: Sequence[str]) -> int:
     )  # fmt: skip
 
 
-def _confidence(given: str | None) -> float | Literal["auto"] | None:
+def _confidence(options: Options) -> "float | Auto | None":
+    given, target = options.confidence, {"within": options.within, "passes": options.passes}
+    target = {name: value for name, value in target.items() if value is not None}
+    if len(target) > 1:
+        raise ValueError("--within, --passes: each is a target for --confidence auto; give one of them")
+    if given == "auto":
+        from transnet.ship.anytime import Auto
+
+        return Auto(**target)
+    for name in target:
+        raise ValueError(f"--{name}: only --confidence auto reads it; add that, or leave it out")
     # Read here: of a union of types tyro says which of them Python could not make of the word.
     try:
-        return given if given is None else "auto" if given == "auto" else float(given)
+        return given if given is None else float(given)
     except ValueError:
         raise ValueError(f"--confidence: {given!r} was given; a number from 0 to 1 is needed, or auto") from None

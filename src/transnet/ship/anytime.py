@@ -10,7 +10,8 @@ Wald's sequential test (1945). To overturn such a class, the next head would hav
 
 >>> probabilities, used = anytime(net, images, confidence=0.9)
 
-The threshold is a trade of accuracy against cost. `calibrate` chooses it on a validation split, `curve` shows it whole.
+The threshold is a trade of accuracy against cost. `calibrate` chooses it on a validation split, `curve` shows it whole,
+and `transnet evaluate RUN --anytime FILE` prints and draws it for a run.
 """
 
 import math
@@ -24,6 +25,8 @@ from transnet.data import DataError
 from transnet.inputs import check_images
 from transnet.model import TransNet
 from transnet.train.config import ConfigError
+
+BUDGETS = (1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0)  # passes per image that are worth a line in a table
 
 
 def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -106,6 +109,10 @@ class Curve:
     full: float
     heads: int
 
+    def columns(self) -> dict[str, list[float]]:
+        """The three of each threshold, for JSON."""
+        return {name: getattr(self, name).tolist() for name in ("confidence", "passes", "accuracy")}
+
 
 def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve:
     """Accuracy and cost of anytime prediction for many thresholds at once, from the outputs of all heads.
@@ -131,7 +138,8 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
         accuracy.append(float(right.gather(1, last[:, None]).mean()))
         passes.append(float((last + 1).double().mean()))
     full = float(right[:, -1].mean())
-    return Curve(confidences, torch.tensor(accuracy), torch.tensor(passes), full, logits.shape[1])
+    reached, spent = (torch.tensor(values, dtype=torch.float64) for values in (accuracy, passes))
+    return Curve(confidences, reached, spent, full, logits.shape[1])
 
 
 def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float | None = None) -> float:
@@ -158,6 +166,24 @@ def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float |
 
 
 @dataclass(frozen=True)
+class Auto:
+    """In place of a threshold: choose it on the run's validation split, by `calibrate`.
+
+    Attributes:
+        within: percentage points of accuracy that may be lost.
+        passes: instead, what may be spent.
+    """
+
+    within: float = 0.1
+    passes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("within", self.within, 0), ("passes", self.passes, 1)):
+            if value is not None and not least <= value < math.inf:
+                raise ConfigError(f"--{name}: {value} was given; {least} or more is needed")
+
+
+@dataclass(frozen=True)
 class Calibration:
     """A threshold that `calibrate` chose for a run; as text, what it means.
 
@@ -166,14 +192,16 @@ class Calibration:
         passes: heads an image, on average over the validation split.
         heads: their number.
         n: images of the validation split.
-        within: percentage points of accuracy that may be lost there.
+        lost: percentage points by which it is behind all heads there.
+        within: what may be lost; None where it was chosen for so many passes.
     """
 
     confidence: float
     passes: float
     heads: int
     n: int
-    within: float
+    lost: float
+    within: float | None = None
 
     def __str__(self) -> str:
         if self.passes == 1:
@@ -182,20 +210,22 @@ class Calibration:
             used = f"all {self.heads} heads for every image"
         else:
             used = f"{self.passes:.2f} of {self.heads} heads for an image on average"
-        return (
-            f"confidence {self.confidence:.4f}, {used}: within {self.within:g} points of all heads on {self.n:,} "
-            "validation images"
-        )
+        if self.within is not None:
+            kept = f"within {self.within:g} points of all heads"
+        else:
+            kept = f"{self.lost:.2f} points below all heads" if self.lost > 0.005 else "no worse than all heads"
+        return f"confidence {self.confidence:.4f}, {used}: {kept} on {self.n:,} validation images"
 
 
 def calibrate_run(
-    path: str | Path, *, within: float = 0.1, data: str | None = None, device: str = "auto"
+    path: str | Path, *, within: float = 0.1, passes: float | None = None, data: str | None = None, device: str = "auto"
 ) -> Calibration:
     """`calibrate` on the validation split of a run.
 
     Args:
         path: the run's folder.
         within: as for `calibrate`.
+        passes: as for `calibrate`, instead of ``within``.
         data: where the run's data lies, where that is not what the run calls it.
         device: where to compute.
 
@@ -209,9 +239,22 @@ def calibrate_run(
         logits, y = found.views[0], found.labels
     except (ConfigError, DataError) as error:
         raise ConfigError(f"--confidence auto: {error}; or give a number, such as 0.9") from None
-    chosen = calibrate(logits, y, within=within)
+    chosen = calibrate(logits, y, within=within, passes=passes)
     there = curve(logits, y, torch.tensor([chosen], dtype=torch.float64))
-    return Calibration(chosen, float(there.passes), there.heads, len(y), within)
+    lost = 100 * (there.full - float(there.accuracy))
+    return Calibration(chosen, float(there.passes), there.heads, len(y), lost, within if passes is None else None)
+
+
+def tradeoff(logits: Tensor, y: Tensor, chosen_on: tuple[Tensor, Tensor]) -> Curve:
+    """What anytime prediction reaches for about so many passes: a few points, from one head to all.
+
+    Args:
+        logits: (N, m, K), of the images that judge.
+        y: their labels (N,).
+        chosen_on: logits and labels of those on which `calibrate` chooses a threshold for each of `BUDGETS`.
+    """
+    chosen = {calibrate(*chosen_on, passes=passes) for passes in BUDGETS if passes < logits.shape[1]}
+    return curve(logits, y, torch.tensor(sorted(chosen | {0.5, 1.0}), dtype=torch.float64))
 
 
 def draw(points: Curve, out: Path, *, chosen: float | None = None, title: str = "") -> list[Path]:
@@ -233,7 +276,7 @@ def draw(points: Curve, out: Path, *, chosen: float | None = None, title: str = 
         at = int((points.confidence - chosen).abs().argmin())
         place = float(points.passes[at]), 100 * float(points.accuracy[at])
         axes.plot(*place, "o", color="#c8553d", label=f"confidence {chosen:.3g}: {place[0]:.2f} passes")
-    axes.set(xlabel="passes of the backbone an image", ylabel="accuracy %", title=title)
+    axes.set(xlabel="passes of the backbone per image", ylabel="accuracy %", title=title)
     axes.legend(frameon=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     files = [out.with_name(out.name + ending) for ending in (".svg", ".png")]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from transnet.data import DataError
 from transnet.data.folder import images_below
-from transnet.ship.anytime import calibrate_run, run_heads
+from transnet.ship.anytime import Auto, calibrate_run, run_heads
 from transnet.ship.models import Model, open_model
 from transnet.train.config import ConfigError
 from transnet.train.progress import printable, say
@@ -54,7 +54,7 @@ def predict_files(
     *,
     format: Format,
     out: TextIO,
-    confidence: float | Literal["auto"] | None = None,
+    confidence: float | Auto | None = None,
     data: str | None = None,
     batch_size: int = 64,
     device: str = "auto",
@@ -66,9 +66,9 @@ def predict_files(
         words: files, folders, globs; ``-`` is the bytes of one image on standard input.
         format: a table at the end, or a line an image as soon as its batch is done.
         out: where to write.
-        confidence: run head by head and stop at this certainty, as `anytime` does; ``auto`` calibrates it on the
-            run's validation split to within 0.1 points of the full model.
-        data: where the run's data lies, for ``auto``, where that is not what the run calls it.
+        confidence: run head by head and stop at this certainty, as `anytime` does; `Auto` calibrates it on the run's
+            validation split.
+        data: where the run's data lies, for `Auto`, where that is not what the run calls it.
         batch_size: images at a time.
         device: where to compute.
     """
@@ -81,7 +81,7 @@ def predict_files(
         raise ConfigError(f"--batch-size: {batch_size} was given; at least 1 is needed")
     if words.count("-") > 1:
         raise ConfigError("predict: - is given twice; standard input holds one image, give - once")
-    if data is not None and confidence != "auto":
+    if data is not None and not isinstance(confidence, Auto):
         raise ConfigError(f"--data: {data} was given, which only --confidence auto reads; add that, or leave it out")
     if "" in words:  # as of a variable that is not set; as a path it would be the folder one stands in
         raise ConfigError("predict: an empty name is given; give files, folders, globs, or - for standard input")
@@ -144,18 +144,20 @@ def head_names(transforms: Sequence[str]) -> list[str]:
     return names
 
 
-def _threshold(model: Model, confidence: float | Literal["auto"], data: str | None, device: str) -> float:
+def _threshold(model: Model, confidence: float | Auto, data: str | None, device: str) -> float:
     if model.net is None:
         raise ConfigError(f"--confidence: {_no_heads(model)}")
-    if confidence != "auto":
+    if not isinstance(confidence, Auto):
         if not 0 <= confidence <= 1:
             raise ConfigError(f"--confidence: {confidence} was given; a number from 0 to 1 is needed, or auto")
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
         raise ConfigError(f"--confidence auto: {model.source} is no run, so it has no validation split; give a number")
-    chosen = calibrate_run(model.source, data=data, device=device)
+    chosen = calibrate_run(
+        model.source, within=confidence.within, passes=confidence.passes, data=data, device=device
+    )  # fmt: skip
     say(str(chosen))
-    if 100 / chosen.n > chosen.within:
+    if chosen.within is not None and 100 / chosen.n > chosen.within:
         say(
             f"warning: one of {chosen.n:,} validation images is {100 / chosen.n:.2f} points already, so chance decides "
             "the threshold; train with a larger --val-fraction, or give a number"

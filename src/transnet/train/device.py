@@ -94,9 +94,18 @@ def untried_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+# What is said where memory is wanting and no `torch.OutOfMemoryError` is raised.
+_WANTING = (
+    "DefaultCPUAllocator: can't allocate",
+    "CUDA error: out of memory",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
+
 def is_for_want_of_memory(error: BaseException) -> bool:
-    """Whether it came of a device or a machine without memory left; the CPU's allocator has no exception of its own."""
-    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate" in str(error):
+    """Whether it came of a device or a machine without memory left."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in _WANTING):
         return True
     # A CUDA graph that cannot be captured to its end says only that.
     return error.__context__ is not None and is_for_want_of_memory(error.__context__)

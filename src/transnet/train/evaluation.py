@@ -23,8 +23,9 @@ from transnet.train.run import Run, load
 
 
 def evaluate_runs(
-    paths: Sequence[str], *, data: str | None = None, split: Literal["test", "val"] = "test", device: str = "auto"
-) -> dict[str, dict[str, Any]]:
+    paths: Sequence[str], *, data: str | None = None, split: Literal["test", "val"] = "test", device: str = "auto",
+    anytime: bool = False,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Every run's scores, and their ensemble's where there are several: ``{run: {"plain": …, "flip": … | None}}``.
 
     A run also has ``classes``: what `class_scores` says of its pruned classifier on the images alone; null without r0.
@@ -34,6 +35,7 @@ def evaluate_runs(
         data: another data set with the same classes; None: the run's own.
         split: ``val`` for a run with a validation split.
         device: where to compute.
+        anytime: say of each run also what anytime prediction costs and reaches, on the images alone: ``anytime``.
     """
     if not paths:
         raise ConfigError("evaluate: no run given; give the folder of a finished run")
@@ -53,11 +55,27 @@ def evaluate_runs(
             "flip": views[1] if len(views) > 1 else None,
             "classes": class_scores(pruned, run.labels, run.classes) if pruned is not None else None,
         }
+        if anytime:
+            results[str(path)]["anytime"] = _anytime(path, run, data, split, device)
     if len(paths) > 1 and len({run.fingerprint for run in measured}) == 1:  # else they were tested on different images
         results["ensemble"] = ensemble_scores(
             [run.views for run in measured], measured[0].labels, [run.transforms for run in measured]
         )
     return results
+
+
+def _anytime(path: str, run: "Outputs", data: str | None, split: str, device: str) -> dict[str, Any]:
+    """What anytime prediction costs and reaches; where the run has a validation split, that chooses the thresholds."""
+    from transnet.ship.anytime import curve, tradeoff
+
+    if len(run.transforms) == 1:
+        raise ConfigError(f"--anytime: {path} has one head, so there is nothing to stop early; leave it out")
+    apart = data is None and split == "test" and Run(path).read_config()["train"]["val_fraction"] > 0
+    other = collect(path, split="val", device=device) if apart else run
+    points = tradeoff(run.views[0], run.labels, (other.views[0], other.labels))
+    whole = curve(run.views[0], run.labels)
+    return {"judged_by": split, "chosen_on": "val" if apart else split, "heads": whole.heads, "full": whole.full,
+            "points": points.columns(), "curve": whole.columns()}  # fmt: skip
 
 
 @dataclass(frozen=True)

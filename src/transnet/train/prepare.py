@@ -18,7 +18,7 @@ from transnet.measure.evaluate import evaluating
 from transnet.model import TransNet
 from transnet.train.config import ConfigError, TrainConfig
 from transnet.train.description import of_run
-from transnet.train.device import autocast_for, device_name, fits_on_device, precision_on, sgd
+from transnet.train.device import autocast_for, device_name, fits_on_device, is_for_want_of_memory, precision_on, sgd
 from transnet.train.distributed import World, restarts
 from transnet.train.look import Looker
 from transnet.train.objective import objective_of
@@ -172,9 +172,9 @@ class Prepared:
         try:
             with torch.no_grad():
                 net(images)
-        except torch.cuda.OutOfMemoryError:
-            raise
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+            if is_for_want_of_memory(error):
+                raise
             raise ConfigError(f"{complaint}: {error}") from error
 
     def _introduction(self) -> str:

@@ -170,6 +170,30 @@ def print_scores(
                 explained = True
 
 
+def print_anytime(found: dict[str, Any]) -> None:
+    """A table of what anytime prediction costs and reaches, and where its thresholds come from.
+
+    Args:
+        found: ``anytime`` of `evaluate_runs`.
+    """
+    table = Table(title="anytime, the image alone", title_justify="left")
+    for column in ("passes", "accuracy %", "confidence"):
+        table.add_column(column, justify="right")
+    points = found["points"]
+    for passes, accuracy, confidence in zip(points["passes"], points["accuracy"], points["confidence"], strict=True):
+        table.add_row(f"{passes:.2f}", f"{100 * accuracy:.2f}", f"{confidence:.4f}")
+    console = Console()
+    console.print(table)
+    if found["chosen_on"] != found["judged_by"]:
+        where = "Confidence was chosen on the validation split, for round numbers of passes there."
+    else:
+        where = (
+            "Confidence was chosen on the images that judge it, which flatters; a run with --val-fraction, judged by "
+            "its own test split, has others to choose on."
+        )
+    console.print(f"{where} transnet predict --confidence takes it.", highlight=False)
+
+
 def _table(view: dict[str, Any], title: str | None) -> Table:
     calibrated = "calibration_error" in view["full"]
     table = Table(title=title, title_justify="left")

@@ -150,15 +150,19 @@ class Resumable(Prepared):
         """While the block lasts, want of memory is a message that says what needs less."""
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_for_want_of_memory(error):
                 raise
             batch, heads = self.config.batch_size, len(self.config.transforms.split(","))
             each = f" in {self.world.size} processes" if self.world.size > 1 else ""
-            jobs = f" Up to {self.at_once} runs share it: --jobs 1 gives all of it to each." if self.at_once > 1 else ""
+            if self.at_once > 1:
+                advice = f"Up to {self.at_once} runs share the device: --jobs 1 gives all of it to each"
+            else:
+                advice = (
+                    "A smaller --batch-size needs less, and usually a smaller --lr with it; so do fewer --transforms, "
+                    "a smaller --image-size or --model"
+                )
             raise TrainingError(
                 f"out of memory on {device_name(self.device)}. A step puts {batch * heads:,} images through the "
-                f"network at once{each}: --batch-size {batch} times {counted(heads, 'head')}. A smaller --batch-size "
-                "needs less, and usually a smaller --lr with it; so do fewer --transforms, a smaller --image-size or "
-                f"--model. Give another --out.{jobs}"
+                f"network at once{each}: a batch of {batch} times {counted(heads, 'head')}. {advice}"
             ) from error

@@ -59,8 +59,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _confidence(options: Options) -> "float | Auto | None":
-    given, target = options.confidence, {"within": options.within, "passes": options.passes}
-    target = {name: value for name, value in target.items() if value is not None}
+    given, targets = options.confidence, (("within", options.within), ("passes", options.passes))
+    target = {name: value for name, value in targets if value is not None}
     if len(target) > 1:
         raise ValueError("--within, --passes: each is a target for --confidence auto; give one of them")
     if given == "auto":

@@ -23,6 +23,7 @@ from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.reproduce import reproduce
 from transnet.study.worker import TOLD
+from transnet.train.config import ConfigError
 from transnet.train.run import Run
 
 SETTINGS = {"data": "digits", "seeds": 1, "train_fraction": 0.1, "device": "cpu"}
@@ -75,6 +76,13 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pyte
     for kind in ("base", "t2", "t4"):
         assert Run(tmp_path / "runs" / f"digits-fast-{kind}-s0").finished
     assert "digits-fast-t3-s0" in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    study = Study("taught", out=str(tmp_path / "file" / "study"), **SETTINGS)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"--out: .*study cannot be made \(Not a directory\); give another folder"):
+        reproduce(study, quiet=True)
 
 
 def test_a_run_that_cannot_go_on_says_why_and_not_where_in_the_code(tmp_path: Path) -> None:

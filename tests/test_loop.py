@@ -20,7 +20,6 @@ from transnet.train.device import is_for_want_of_memory
 from transnet.train.distributed import World
 from transnet.train.interrupt import Stopped
 from transnet.train.loop import Trainer, train
-from transnet.train.prepare import natural_pairs, remarks
 from transnet.train.run import Run
 from transnet.train.state import TrainingError
 
@@ -267,6 +266,12 @@ def test_a_failed_run_exits_1_without_a_traceback(data: Path, tmp_path: Path) ->
     assert re.search(r"transnet: the (loss is|weights are not)", errors)
 
 
+def test_a_batch_of_one_that_the_network_cannot_take_is_named(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--batch-size: 1 is too few a step; take more: Expected more than 1 value"):
+        train(settings(data, tmp_path / "run", model="timm:lcnet_050", transforms="r0", batch_size=1), quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 class Greedy(Plain):
     """Asks for more memory than there is from a training step on."""
 
@@ -344,7 +349,7 @@ def test_stray_commas_among_the_transforms_do_no_harm(data: Path, tmp_path: Path
 
 
 def test_what_could_not_be_loaded_is_not_trained(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="image_size is 1040; a whole number from 1 to 1024 is needed"):
+    with pytest.raises(ConfigError, match="--image-size: 1040 was given; 1024 is the most"):
         run(data, tmp_path / "run", image_size=1040)
     with pytest.raises(ConfigError, match="a list of up to 64 names is needed"):
         run(data, tmp_path / "run", transforms=",".join(["r0"] * 65))
@@ -375,30 +380,6 @@ def test_trying_the_last_batch_leaves_the_statistics_alone(data: Path, tmp_path:
 
 
 # --------------------------------------------------------------------------------------------- natural transforms
-
-
-@pytest.mark.parametrize(
-    ("names", "pairs"),
-    [
-        (("r0", "m0"), ["m0 and r0"]), (("r1", "m3"), ["m3 and r1"]), (("r2", "m2"), ["m2 and r2"]),
-        (("r3", "m1"), ["m1 and r3"]), (("r0", "r1", "r2", "r3"), []), (("r0", "r0"), []), (("r0", "m1", "m2"), []),
-        (("r0", "m0", "r1", "m3"), ["m0 and r0", "m3 and r1"]),
-    ],
-)  # fmt: skip
-def test_transforms_that_flipped_images_make_one_task_are_found(names: tuple[str, ...], pairs: list[str]) -> None:
-    assert natural_pairs(names) == pairs
-
-
-def test_heads_that_may_not_be_meant_are_remarked_on(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    train(settings(data, tmp_path / "run", transforms="r1,r2", epochs=1))
-    said = capfd.readouterr().err
-    assert re.search("warning: there is no identity head r0, .*one pass.*folded", said)
-    assert remarks(("r0", "r1"), flip=True) == []
-    note, warning = remarks(("r0", "r0", "m0"), flip=True)
-    assert note == 'note: r0 has several heads for one task, as in the paper\'s "Architecture only"'
-    assert "so m0 and r0 are one task" in warning
 
 
 @pytest.mark.parametrize(("model", "slow"), [("resnet18-cifar", True), ("resnet8-small", False)])

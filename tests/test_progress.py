@@ -101,11 +101,19 @@ def test_who_does_not_speak_writes_no_log(tmp_path: Path, capfd: pytest.CaptureF
     assert "warning" not in said
 
 
+def test_where_there_is_a_validation_split_that_is_what_is_watched(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = images_file(tmp_path / "x.npz")
+    train(settings(file, tmp_path / "run", epochs=1, val_fraction=0.2))
+    assert re.search(r"^epoch 1 of 1: loss \S+, validation accuracy \S+ pruned", capfd.readouterr().err, re.MULTILINE)
+
+
 def test_images_that_are_not_square_are_said_to_be_cut(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 1), dtype=np.uint8)
     np.savez(tmp_path / "wide.npz", x_train=x, y_train=np.arange(20) % 2, x_test=x[:4], y_test=np.arange(4) % 2)
     train(settings(tmp_path / "wide.npz", tmp_path / "run", epochs=1, batch_size=10, evaluate_every=0))
-    assert "2 classes, cut to 12×12, in memory" in capfd.readouterr().err
+    assert "2 classes, cut to 12×12, in memory, not flipped\n" in capfd.readouterr().err
 
 
 def test_a_run_that_diverged_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -154,8 +162,8 @@ def test_scores_with_the_mirror_image_are_two_tables_that_fit_80_columns(
     assert words.count("where 0 is agreement") == words.count("1 never fails") == 1  # explained once
     share, apart = 100 * both["full"]["split_votes"], both["full"]["disagreement"]
     assert (
-        f"On the image and its mirror image, the heads: {share:.1f} % of the images, {apart:.4f} nats, AUROC "
-        f"{both['full']['error_auroc']:.3f}." in words
+        f"On the image and its mirror image, the heads differ for {share:.1f} % of the images, by {apart:.4f} nats, "
+        f"with an AUROC of {both['full']['error_auroc']:.3f}." in words
     )
     print_scores(alone, None)
     assert "the image alone" not in capsys.readouterr().out  # one table needs no name
@@ -191,9 +199,9 @@ def test_what_disagreement_means_is_said_of_heads_and_of_runs(capsys: pytest.Cap
     assert first_column(out) == ["pruned", "full"]
     said = " ".join(out.split())
     assert "The runs' pruned classifiers do not all choose" in said
-    assert "The runs' full models: 0.0 % of the images, 0.0000 nats" in said
+    assert "The runs' full models differ for 0.0 % of the images, by 0.0000 nats" in said
     print_scores(runs, None, explained=True)
-    assert "The runs' pruned classifiers: " in capsys.readouterr().out
+    assert "The runs' pruned classifiers differ for " in capsys.readouterr().out
 
 
 def test_an_ensemble_of_single_heads_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:

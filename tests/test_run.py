@@ -21,6 +21,7 @@ from transnet.train.config import ConfigError, from_dict
 from transnet.train.evaluation import collect, evaluate_runs, own_data, some_images
 from transnet.train.loop import train
 from transnet.train.run import Run
+from transnet.train.state import TrainingError
 
 FILES = {"config.json", "metrics.jsonl", "model.safetensors", "result.json"}
 
@@ -323,6 +324,29 @@ def test_data_that_is_only_called_as_the_runs_is_not_taken_for_it(tmp_path: Path
         evaluate_runs([str(out)], data="digits", split="val", device="cpu")
     for given, images in ((str(folder), 20), ("digits", 359)):  # what the user asks for is measured
         assert evaluate_runs([str(out)], data=given, device="cpu")[str(out)]["plain"]["full"]["n"] == images
+
+
+def test_data_is_found_beside_a_run_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images_file(tmp_path / "images.npz")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    train(settings("images.npz", Path("runs/small"), epochs=1), quiet=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert evaluate_runs(["../runs/small"], device="cpu")["../runs/small"]["plain"]["full"]["n"] == 40
+    (tmp_path / "images.npz").rename(tmp_path / "elsewhere" / "moved.npz")
+    with pytest.raises(DataError, match=r"images.npz: no such name.*where it lies elsewhere now, give --data"):
+        evaluate_runs(["../runs/small"], device="cpu")
+    images_file(tmp_path / "images.npz", seed=1)
+    with pytest.raises(DataError, match=r"is not what .*small was trained on: .* give --data images.npz, or"):
+        evaluate_runs(["../runs/small"], device="cpu")
+
+
+def test_of_a_run_without_a_checkpoint_it_is_said_that_resuming_begins_anew(tmp_path: Path) -> None:
+    file, out = images_file(tmp_path / "images.npz"), tmp_path / "run"
+    with pytest.raises(TrainingError):
+        train(settings(file, out, lr=1e30), quiet=True)
+    with pytest.raises(ConfigError, match="give another folder; it has no checkpoint yet, so --resume begins anew"):
+        train(settings(file, out), quiet=True)
 
 
 def test_weights_load_without_a_result(copied: Path, finished: Path) -> None:

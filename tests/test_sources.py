@@ -99,11 +99,32 @@ def test_how_unknown_images_are_shown(
     for c in range(2):
         (tmp_path / str(c)).mkdir()
         for i in range(2):
-            (tmp_path / str(c) / f"{i}.png").write_bytes(encoded(np.full(shape, 10 * c + i, np.uint8)))
+            colours = np.array([10 * c + i, 200, 90], np.uint8)[: shape[2]]
+            (tmp_path / str(c) / f"{i}.png").write_bytes(encoded(np.full(shape, colours)))
     data = open_data(str(tmp_path), image_size=given)
     assert (data.image_size, data.stored_size, data.augmentation) == expected
     assert data.channels == shape[2]
     assert data.square == (shape[0] == shape[1])
+
+
+@pytest.mark.parametrize("stored", ["png", "npz"])
+def test_grey_images_are_not_flipped_though_they_are_stored_as_rgb(tmp_path: Path, stored: str) -> None:
+    random = np.random.default_rng(0)
+    grey = random.integers(0, 256, (8, 23, 23, 1), dtype=np.uint8)
+    for name, coloured in (("grey", 0), ("one-in-colour", 1)):
+        images = np.repeat(grey, 3, axis=3)
+        images[:coloured, 0, 0, 0] ^= 1
+        place = tmp_path / name
+        if stored == "npz":
+            place = place.with_suffix(".npz")
+            np.savez(place, x_train=images, y_train=np.arange(8) % 2)
+        else:
+            for i, image in enumerate(images):
+                (place / str(i % 2)).mkdir(parents=True, exist_ok=True)
+                (place / str(i % 2) / f"{i}.png").write_bytes(encoded(image))
+        data = open_data(str(place))
+        assert data.channels == 3
+        assert data.augmentation.flip == bool(coloured)
 
 
 def test_one_coloured_image_makes_all_rgb(tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ def run(arguments: Sequence[str]) -> int:
         images = counted(result["test"]["full"]["n"], "image")
         print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
         print_scores(result["test"], result["test_flip"])
+        if val := result.get("val"):
+            pruned = f"{val['pruned']['accuracy']:.2%} pruned, " if val["pruned"] and len(val["heads"]) > 1 else ""
+            full = f"{val['full']['accuracy']:.2%}{' with all heads' if len(val['heads']) > 1 else ''}"
+            print(f"validation split of {counted(val['full']['n'], 'image')}: {pruned}{full}")
         out = shlex.quote(config.out)
         say(f"{config.out} holds the run; what next: transnet evaluate, prune, predict or serve {out}")
     return 0

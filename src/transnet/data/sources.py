@@ -46,7 +46,7 @@ def open_data(
     - all images square and of one size up to 64: that size, padded by an eighth of it;
     - otherwise: squares of 224 (of the median shorter side, where that is less) cut out of images whose
       shorter side is 256/224 of it;
-    - coloured images are flipped, grey ones (digits, letters) are not.
+    - coloured images are flipped, grey ones (digits, letters) are not, be they stored as RGB.
 
     Args:
         data: a name (``digits cifar10 cifar100 fashion-mnist imagenette imagewoof imagenet200``); a folder of
@@ -78,7 +78,7 @@ def open_data(
 
     used = seen[np.concatenate(list(parts.values()))]
     channels = 1 if used["grey"].all() else 3
-    look, stored_size = _look(look, used, channels, image_size)
+    look, stored_size = _look(look, used, image_size)
     augmentation = Augmentation(pad=look.pad or 0, flip=look.flip)
     mean, std = statistics(seen[parts["train"]], channels)
     splits = {
@@ -235,13 +235,19 @@ def _check_classes(name: str, source: Source, parts: dict[str, Rows]) -> None:
         raise DataError(f"{name}: {have} no training images, among them {missing[0]!r}")
 
 
-def _look(look: Look | None, seen: Survey, channels: int, image_size: int | None) -> tuple[Look, int]:
+def _is_colourless(seen: Survey) -> bool:
+    """Whether all images are grey, be it that some are stored as RGB: each channel then has the same moments."""
+    moments = np.concatenate([seen["mean"], seen["square"]])
+    return bool((abs(moments - moments[:, :1]) < 1e-9).all())  # sums of thousands of values round in their last digits
+
+
+def _look(look: Look | None, seen: Survey, image_size: int | None) -> tuple[Look, int]:
     """How the images are shown, and at what side they are stored."""
     if look is None:
         sides = np.minimum(seen["height"], seen["width"])
         side = int(sides[0])
         small = side <= _SMALL and bool((seen["height"] == side).all() and (seen["width"] == side).all())
-        flip = channels == 3
+        flip = not _is_colourless(seen)
         look = Look(side, side // 8, flip) if small else Look(min(224, int(np.median(sides))), None, flip)
     side = image_size or look.image_size
     if look.pad is None:

@@ -16,6 +16,7 @@ from transnet.study.plan import KINDS as STUDIED
 from transnet.train.config import TrainConfig, configured
 from transnet.train.interrupt import Stopped
 from transnet.train.loop import train
+from transnet.train.progress import counted, say
 
 # A gain is held against base trained for as many passes.
 KINDS = tuple(STUDIED[kind] for kind in ("base", "base-x2", "t2", "base-x3", "t3"))
@@ -56,9 +57,12 @@ def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int) ->
 
 def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[dict[str, Any]]:
     rows = []
+    console = Console(stderr=True)
+    if not console.is_terminal:  # where there is no bar
+        say(f"training {counted(len(KINDS) * seeds, 'small network')} on digits, a minute on a CPU")
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
-        TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+        TimeRemainingColumn(), console=console, transient=True,
     )  # fmt: skip
     with bar:
         task = bar.add_task("training", total=len(KINDS) * seeds)

@@ -35,7 +35,10 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
         find_device(study.device, World())
         if study.model:
             backbones.create(study.model, num_classes=2)
-    Path(study.out).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(study.out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: {study.out} cannot be made ({error.strerror}); give another folder") from None
     outcome = execute(runs, _place(study), quiet=quiet)
     note_study(study, outcome.failed)
     if outcome.stopped or len(outcome.failed) == len(runs):

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
+LARGEST_SIDE = 1024  # of the images that a network sees
+
 
 class ConfigError(ValueError):
     """A setting that cannot work; the message says what would."""
@@ -125,6 +127,8 @@ class TrainConfig:
         for name, low in least.items():
             if getattr(self, name) is not None and getattr(self, name) < low:
                 raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
+        if self.image_size is not None and self.image_size > LARGEST_SIDE:
+            raise ConfigError(f"--image-size: {self.image_size} was given; {LARGEST_SIDE} is the most")
         weights = ("weight_decay", "invariance_weight", "distillation", "label_augmentation")
         for name in ("lr", "mixup", "cutmix", "checkpoint_every", *weights):
             if not 0 <= getattr(self, name) < math.inf:

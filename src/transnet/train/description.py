@@ -17,12 +17,11 @@ from torch import nn
 
 from transnet import backbones, d4
 from transnet.model import TransNet
-from transnet.train.config import ConfigError
+from transnet.train.config import LARGEST_SIDE, ConfigError
 
 # Beyond these a description is refused: each bounds what is allocated before the weights are compared.
 LONGEST_CONFIG = 32 * 2**20
 MOST_CLASSES = 100_000
-LARGEST_SIDE = 1024
 MOST_HEADS = 64
 _MODEL = re.compile(r"(timm:|torchvision:)?[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*")
 

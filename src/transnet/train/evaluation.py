@@ -13,6 +13,7 @@ from torch import Tensor
 from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View
 from transnet.data.decode import Pixels
+from transnet.data.named import NAMED
 from transnet.data.parquet import find_shards
 from transnet.measure.evaluate import class_scores, ensemble_scores, outputs, scores_of
 from transnet.train.config import ConfigError
@@ -135,7 +136,7 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
     opened = _open_again(str(path), train, at, **shares)
     if opened.fingerprint != content["data"].get("fingerprint"):
         what = f"--data: {at}" if at else train["data"]
-        hint = "" if at else "; where that lies elsewhere now, give --data"
+        hint = "" if at else f"; to measure on what is there now, give --data {train['data']}, or the old one's place"
         raise DataError(f"{what} is not what {path} was trained on: the content, order or splits differ{hint}")
     return opened
 
@@ -172,12 +173,24 @@ def _other_data(path: str, content: dict[str, Any], data: str) -> DataSet:
 def _open_again(path: str, train: dict[str, Any], data: str | None, **how: Any) -> DataSet:
     try:
         return open_data(
-            data or train["data"], on_bad_image=train["on_bad_image"], label_column=train["label_column"], **how
+            data or _place_of(train["data"], path),
+            on_bad_image=train["on_bad_image"],
+            label_column=train["label_column"],
+            **how,
         )
     except DataError as error:
         if data:
             raise
         raise DataError(f"{error} ({path} was trained on it; where it lies elsewhere now, give --data)") from None
+
+
+def _place_of(data: str, path: str) -> str:
+    """Where a run's data lies: seen from another folder than it was trained in, beside the run or above it."""
+    given = Path(os.path.expanduser(data))
+    if data in NAMED or given.is_absolute() or ".." in given.parts or given.exists():
+        return data
+    beside = (folder / given for folder in Path(path).resolve().parents)
+    return next((str(place) for place in beside if place.exists()), data)
 
 
 def _looker(content: dict[str, Any], device: torch.device) -> Looker:

@@ -24,6 +24,7 @@ from transnet.train.look import Looker
 from transnet.train.objective import objective_of
 from transnet.train.progress import counted, say
 from transnet.train.provenance import command, commit, describe
+from transnet.train.remarks import of_heads, of_settings
 from transnet.train.run import CUSTOM, Run
 from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
@@ -69,7 +70,7 @@ class Prepared:
         if self.world.first:  # a mistake in the settings must not leave a folder behind
             self.run.begin(self.content, resume=config.resume)
         self.world.barrier()
-        for remark in remarks(self.net.transforms, flip=self.flip):
+        for remark in (*of_heads(self.net.transforms, flip=self.flip), *of_settings(config, data)):
             say(remark, shown=self.speaks)
         size = sum(parameter.numel() for parameter in self.net.parameters())
         if not cuda and self.given is None and size > LARGE_ON_CPU:
@@ -157,9 +158,10 @@ class Prepared:
             raise ConfigError(f"--invariance-weight: {what} has no square kernels larger than 1×1; leave it out")
         left = len(data.train) % config.batch_size
         norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
-        if norms and 0 < left < 2 * self.world.size:  # some process would have a single image
+        if norms and 0 < (left or config.batch_size) < 2 * self.world.size:  # some process would have a single image
             before = copy.deepcopy(dict(net.named_buffers()))
-            self._try(net, 1, f"--batch-size: {config.batch_size} leaves {left} to the last step; change it")
+            few = f"leaves {left} to the last step; change it" if left else "is too few a step; take more"
+            self._try(net, 1, f"--batch-size: {config.batch_size} {few}")
             for key, buffer in net.named_buffers():
                 if key in before:
                     buffer.copy_(before[key])
@@ -186,9 +188,11 @@ class Prepared:
         )
         val = f", {len(data.val):,} for validation" if data.val else ""
         seen = f"{'' if data.square else 'cut to '}{data.image_size}×{data.image_size}"
+        pad = self.content["data"]["pad"]
+        varied = [*([f"padded by {pad}"] if pad else []), "flipped left-right" if self.flip else "not flipped"]
         return (
             f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
-            f"{len(data.classes)} classes, {seen}, {where}{skipped}\n"
+            f"{len(data.classes)} classes, {seen}, {where}, {' and '.join(varied)}{skipped}\n"
             f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
             f"of batch {config.batch_size}, seed {config.seed}, on {device_name(self.device)}"
         )
@@ -203,24 +207,3 @@ def check_apart(out: str, data: str) -> None:
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
     if inside and data not in NAMED:
         raise ConfigError(f"--out: {out} lies in the data, {data}; give a folder outside of it")
-
-
-def remarks(names: tuple[str, ...], *, flip: bool) -> list[str]:
-    """What a user should know of heads that are allowed, but may not be what was meant."""
-    said = []
-    if "r0" not in names:
-        said.append(
-            "warning: there is no identity head r0, so nothing can be pruned to one pass of the image as it is: "
-            "another head needs its transform folded into the weights (transnet prune --head), or the image "
-            "transformed first"
-        )
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    said += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
-    pairs = natural_pairs(names) if flip else []
-    return said + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in pairs]
-
-
-def natural_pairs(names: tuple[str, ...]) -> list[str]:
-    """Transforms that a left-right flip in the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
-    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if d4.compose(t, "m0") in names}
-    return [f"{a} and {b}" for a, b in sorted(pairs)]

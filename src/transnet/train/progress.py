@@ -99,27 +99,31 @@ def notes(names: tuple[str, ...], entry: dict[str, Any]) -> list[str]:
         f"{name} {loss_text(loss, 3)}/{accuracy:.1%}"
         for name, loss, accuracy in zip(names, entry["loss"], entry["accuracy"], strict=True)
     ]
-    test = [f"test {figure}" for figure in _test(entry)]
+    test = [f"{split} {figure}" for split, figure in _judged(entry)]
     whole = "  ".join([*heads, *test[:1]])
     shorter = ["  ".join([heads[0], figure]) for figure in test]
     return [f"{whole}  {entry['images_per_second']:,.0f} images/s", whole, *shorter, heads[0]]
 
 
-def _test(entry: dict[str, Any]) -> list[str]:
-    """The accuracy on the test set, of the pruned classifier and all heads, then of all heads; none if not measured."""
-    found = entry.get("test")
+def _judged(entry: dict[str, Any]) -> list[tuple[str, str]]:
+    """Accuracies of the pruned classifier and all heads, then of all heads, and on which split; none if not measured.
+
+    On the validation split where there is one: a person who watches chooses by what is shown.
+    """
+    split, found = next(((name, entry[name]) for name in ("val", "test") if entry.get(name)), ("", None))
     if not found:
         return []
+    name = "validation" if split == "val" else split
     full = f"{found['full']['accuracy']:.2%}"
     if len(found["heads"]) == 1:
-        return [full]
+        return [(name, full)]
     pruned = f"{found['pruned']['accuracy']:.2%} pruned, " if found["pruned"] else ""
-    return [f"{pruned}{full} all heads", f"{full} all heads"]
+    return [(name, f"{pruned}{full} all heads"), (name, f"{full} all heads")]
 
 
 def _logged(entry: dict[str, Any]) -> str:
     loss = sum(entry["loss"]) / len(entry["loss"])
-    test = [f"test accuracy {figure}" for figure in _test(entry)[:1]]
+    test = [f"{split} accuracy {figure}" for split, figure in _judged(entry)[:1]]
     return ", ".join([f"loss {loss_text(loss)}", *test, f"{entry['images_per_second']:,.0f} images/s"])
 
 
@@ -254,7 +258,7 @@ def _disagreement(who: str, entry: dict[str, Any], explained: bool) -> str:
     split, apart = f"{100 * entry['split_votes']:.1f} % of the images", f"{entry['disagreement']:.4f} nats"
     auroc = None if entry["error_auroc"] is None else f"{entry['error_auroc']:.3f}"
     if explained:
-        return f"{who}: {split}, {apart}" + (f", AUROC {auroc}." if auroc else ".")
+        return f"{who} differ for {split}, by {apart}" + (f", with an AUROC of {auroc}." if auroc else ".")
     finds = (
         f" How far they differ tells wrong answers from right ones with an AUROC of {auroc}, where 0.5 is chance and 1 "
         "never fails."

@@ -86,7 +86,11 @@ class Run:
         # A process that was killed while it wrote its first file leaves that one only.
         if self.path.is_dir() and any(entry.name != "config.json.partial" for entry in self.path.iterdir()):
             if not resume:
-                raise ConfigError(f"--out: {self.path} exists; add --resume to go on with it, or give another folder")
+                none = not self.finished and not self.state.exists()
+                why = "; it has no checkpoint yet, so --resume begins anew, with the same settings" if none else ""
+                raise ConfigError(
+                    f"--out: {self.path} exists; add --resume to go on with it, or give another folder{why}"
+                )
             if not self.config.exists() and not self.state.exists():
                 raise ConfigError(f"--out: {self.path} holds no run; give another folder")
             if self.config.exists():

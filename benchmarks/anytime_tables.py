@@ -30,7 +30,10 @@ def anytime(results):
 
 def anytime_in_brief(results):
     """The same for README: pretrained networks, which stand last, beside those trained from nothing."""
-    *others, tuned = (found for _, found in read(results))
+    files = read(results)
+    if not files:
+        return "What anytime prediction keeps is not measured yet: `python benchmarks/anytime_speed.py`."
+    *others, tuned = (found for _, found in files)
     faster = mean(tuned, "anytime", "images_per_second") / mean(tuned, "full", "images_per_second")
     spent = span([mean(found, "anytime", "passes") for found in (*others, tuned)], 2)
     gains, shares = span([gain(found) for found in others], 1), span([percent(found) for found in others], 0)
@@ -56,8 +59,9 @@ def gain(found):
 
 
 def read(results):
-    """The files and what is in them."""
-    return [(path, json.loads(path.read_text())) for path in (results / f"{name}_h200.json" for name in FILES)]
+    """The files and what is in them; none where not all are there."""
+    paths = [results / f"{name}_h200.json" for name in FILES]
+    return [(path, json.loads(path.read_text())) for path in paths] if all(path.exists() for path in paths) else []
 
 
 def title(found):

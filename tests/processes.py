@@ -54,7 +54,9 @@ def _seen(data: Path, out: Path) -> None:
 
 def killed(data: Path, out: Path) -> None:
     """The second process ends itself in its twelfth step; not after the restart."""
-    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    first = restarts == "0"
+    (out.parent / f"began-{restarts}-{RANK}").touch()
     run(data, out, plain(kill_at=12 if first and RANK == 1 else 0), epochs=6, checkpoint_every=1)
 
 

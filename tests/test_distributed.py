@@ -146,8 +146,9 @@ def test_processes_that_see_other_images_do_not_train_together(several: Path) ->
 
 
 def test_a_killed_worker_is_restarted_and_the_run_finishes(data: Path, tmp_path: Path) -> None:
-    said = torchrun("killed", data, tmp_path / "run", restarts=2)
-    assert "SIGKILL" in said or "exitcode: -9" in said or "exitcode  : -9" in said
+    torchrun("killed", data, tmp_path / "run", restarts=2)
+    # Which of the two torchrun names is chance: the survivor aborts, for want of the other.
+    assert {path.name for path in tmp_path.glob("began-*")} == {f"began-{i}-{rank}" for i in (0, 1) for rank in (0, 1)}
     run(data, tmp_path / "one", plain(), epochs=6, checkpoint_every=1)
     close(tmp_path / "one", tmp_path / "run")
     assert [entry["epoch"] for entry in Run(tmp_path / "run").read_metrics()] == [1, 2, 3, 4, 5, 6]
@@ -173,7 +174,7 @@ def test_a_signal_to_one_process_stops_all_with_everything_saved(data: Path, tmp
 def test_the_command_line_under_torchrun_speaks_with_one_voice(data: Path, tmp_path: Path) -> None:
     options = ("--epochs", 2, "--device", "cpu", "--transforms", "r0,r1")
     said = torchrun("-m", "transnet", "train", data, "--out", tmp_path / "run", *options)
-    assert len(re.findall("training images", said)) == 1
+    assert len(re.findall(r"\d training images,", said)) == 1
     assert len(re.findall("│ pruned", said)) == 1
     assert len(re.findall("epoch 1 of 2: loss", said)) == 1
     content = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -90,6 +90,12 @@ def plain(seed: int = 0, **options: Any) -> Plain:
     return Plain(**options)
 
 
+def normalised() -> nn.Module:
+    """With batch norm on maps of one pixel, which a single image cannot train."""
+    layers = (nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))
+    return nn.Sequential(*layers)
+
+
 def stopped_run(data: Path | str, out: Path, *, step: int, model: dict[str, Any] | None = None, **changes: Any) -> None:
     """A run of `Plain` that Ctrl-C ended in a step: its ``state/`` is there."""
     with pytest.raises(Stopped):

@@ -214,6 +214,12 @@ def test_evaluate_shows_and_draws_what_anytime_prediction_costs(tmp_path, capsys
     assert "chosen on the images that judge it" in " ".join(capsys.readouterr().out.split())
 
 
+def test_figures_of_runs_with_one_name_are_kept_apart(tmp_path, capsys):
+    paths = [str(digits_run()), str(digits_run(transforms="r0,r1", val_fraction=0.0))]  # both are called run
+    assert run(["evaluate", *paths, "--anytime", "--json", "--out", str(tmp_path)]) == 0
+    assert sorted(file.name for file in tmp_path.glob("*.svg")) == ["anytime-1-run.svg", "anytime-2-run.svg"]
+
+
 def test_evaluate_refuses_what_it_cannot_draw(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     one = str(digits_run(transforms="r0"))

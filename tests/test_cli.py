@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from data_files import encoded, noise
 from trained import digits_run
@@ -90,7 +91,10 @@ def test_the_command_in_the_result_repeats_the_run_bit_for_bit(t2, tmp_path):
     command = json.loads((t2 / "result.json").read_text())["command"].split()
     assert command[:2] == ["transnet", "train"]
     command[command.index("--out") + 1] = str(tmp_path / "again")
-    transnet(*command[1:], check=0)
+    said = transnet(*command[1:], check=0).stdout
+    assert re.search(
+        r"^validation split of 287 images: \d+\.\d\d% pruned, \d+\.\d\d% with all heads$", said, re.MULTILINE
+    )
     assert (tmp_path / "again/model.safetensors").read_bytes() == (t2 / "model.safetensors").read_bytes()
 
 
@@ -118,6 +122,12 @@ def test_an_existing_folder_is_refused_and_a_finished_run_resumed_at_once(t2):
     transnet(*words, "--resume", check=0)
     assert (t2 / "result.json").stat().st_mtime_ns == before
     assert "--lr: 0.1 before, 0.2 now" in transnet(*words, "--resume", "--lr", "0.2", check=2).stderr
+
+
+def test_want_of_memory_is_no_traceback(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("transnet.ship.predict.predict_files", lambda *_, **__: torch.empty(2**50, dtype=torch.uint8))
+    assert run(["predict", "model", "image.png"]) == 1
+    assert capsys.readouterr().err.startswith("transnet: out of memory; where there is a --batch-size")
 
 
 def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
@@ -359,7 +369,7 @@ def test_a_demo_that_is_stopped_says_what_was_kept(kept, message, tmp_path):
     child.send_signal(signal.SIGINT)
     said = child.communicate(timeout=60)[1]
     assert child.returncode == 1
-    begun = "training 15 small networks on digits, a minute on a CPU"
+    begun = "training 15 small networks on digits"
     assert said.split("\n") == [begun, "", f"transnet: {message.format(out=out)}", ""]
     assert any(tmp_path.rglob("metrics.jsonl")) == kept
 

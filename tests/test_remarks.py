@@ -82,4 +82,4 @@ def test_classes_without_an_image_in_the_validation_split_are_counted(tmp_path: 
     x = np.random.default_rng(0).integers(0, 256, (42, 8, 8, 1), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_train=x, y_train=np.array([0, 1] * 20 + [2, 2]))
     said = said_of(tmp_path / "x.npz", val_fraction=0.2, batch_size=4)
-    assert said == "note: 1 of 3 classes have no image in the validation split"
+    assert said == "note: classes without an image in the validation split: 1 of 3"

@@ -87,11 +87,14 @@ def _guarded(verb: str, arguments: Sequence[str]) -> int:
     except Exception as error:
         from transnet.ship.export import ExportError
         from transnet.train.checkpoint import CheckpointError
+        from transnet.train.device import is_for_want_of_memory
         from transnet.train.interrupt import Stopped
         from transnet.train.state import TrainingError
 
         if isinstance(error, (CheckpointError, TrainingError, ExportError, Stopped)):
             return _fail(error, 1)
+        if is_for_want_of_memory(error):
+            return _fail("out of memory; where there is a --batch-size, a smaller one needs less", 1)
         raise
 
 

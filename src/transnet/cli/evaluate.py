@@ -75,10 +75,12 @@ def _draw(results: dict[str, Any], runs: Sequence[str], out: Path) -> list[Path]
     from transnet.ship.anytime import Curve, draw
 
     files = []
-    for path in runs:
+    names = [Path(path).resolve().name for path in runs]
+    if len(set(names)) < len(names):  # such as runs of two studies
+        names = [f"{i}-{name}" for i, name in enumerate(names, 1)]
+    for path, name in zip(runs, names, strict=True):
         found = results[path]["anytime"]
-        columns = {name: torch.tensor(column) for name, column in found["curve"].items()}
-        name = Path(path).resolve().name
+        columns = {key: torch.tensor(column) for key, column in found["curve"].items()}
         title = f"{name}, {'validation' if found['judged_by'] == 'val' else 'test'} split"
         files += draw(Curve(**columns, full=found["full"], heads=found["heads"]), out / f"anytime-{name}", title=title)
     return files

@@ -11,7 +11,7 @@ Wald's sequential test (1945). To overturn such a class, the next head would hav
 >>> probabilities, used = anytime(net, images, confidence=0.9)
 
 The threshold is a trade of accuracy against cost. `calibrate` chooses it on a validation split, `curve` shows it whole,
-and `transnet evaluate RUN --anytime FILE` prints and draws it for a run.
+and `transnet evaluate RUN --anytime` prints and draws it for a run.
 """
 
 import math

@@ -153,9 +153,8 @@ def _threshold(model: Model, confidence: float | Auto, data: str | None, device:
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
         raise ConfigError(f"--confidence auto: {model.source} is no run, so it has no validation split; give a number")
-    chosen = calibrate_run(
-        model.source, within=confidence.within, passes=confidence.passes, data=data, device=device
-    )  # fmt: skip
+    within, passes = confidence.within, confidence.passes
+    chosen = calibrate_run(model.source, within=within, passes=passes, data=data, device=device)
     say(str(chosen))
     if chosen.within is not None and 100 / chosen.n > chosen.within:
         say(

@@ -59,7 +59,7 @@ def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[
     rows = []
     console = Console(stderr=True)
     if not console.is_terminal:  # where there is no bar
-        say(f"training {counted(len(KINDS) * seeds, 'small network')} on digits, a minute on a CPU")
+        say(f"training {counted(len(KINDS) * seeds, 'small network')} on digits")
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(), console=console, transient=True,

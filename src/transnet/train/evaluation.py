@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from transnet import d4
 from transnet.data import DataError, DataSet, open_data
 from transnet.data.augment import View
 from transnet.data.decode import Pixels
@@ -44,6 +45,9 @@ def evaluate_runs(
         raise ConfigError("evaluate: a run is given twice; each counts once")
     if len(paths) > 1 and "ensemble" in map(str, paths):
         raise ConfigError('evaluate: "ensemble" is what the result calls all runs together; give ./ensemble')
+    for path in paths if anytime else ():
+        if len(d4.parse(Run(path).read_config()["train"]["transforms"])) == 1:
+            raise ConfigError(f"--anytime: {path} has one head, so there is nothing to stop early; leave it out")
     measured = [collect(path, data=data, split=split, device=device) for path in paths]
     results: dict[str, dict[str, Any]] = {}
     for path, run in zip(paths, measured, strict=True):
@@ -69,8 +73,6 @@ def _anytime(path: str, run: "Outputs", data: str | None, split: str, device: st
     """What anytime prediction costs and reaches; where the run has a validation split, that chooses the thresholds."""
     from transnet.ship.anytime import curve, tradeoff
 
-    if len(run.transforms) == 1:
-        raise ConfigError(f"--anytime: {path} has one head, so there is nothing to stop early; leave it out")
     apart = data is None and split == "test" and Run(path).read_config()["train"]["val_fraction"] > 0
     other = collect(path, split="val", device=device) if apart else run
     points = tradeoff(run.views[0], run.labels, (other.views[0], other.labels))
@@ -135,8 +137,9 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
     shares = {name: train[name] for name in ("image_size", "val_fraction", "train_fraction")}
     opened = _open_again(str(path), train, at, **shares)
     if opened.fingerprint != content["data"].get("fingerprint"):
-        what = f"--data: {at}" if at else train["data"]
-        hint = "" if at else f"; to measure on what is there now, give --data {train['data']}, or the old one's place"
+        here = _place_of(train["data"], str(path))
+        what = f"--data: {at}" if at else here
+        hint = "" if at else f"; to measure on what is there now, give --data {here}, or the old one's place"
         raise DataError(f"{what} is not what {path} was trained on: the content, order or splits differ{hint}")
     return opened
 

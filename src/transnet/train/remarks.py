@@ -49,7 +49,7 @@ def of_settings(config: TrainConfig, data: DataSet) -> list[str]:
     if data.val is not None:
         missing = len(data.classes) - len(torch.unique(data.val.labels))
         if missing:
-            said.append(f"note: {missing} of {len(data.classes)} classes have no image in the validation split")
+            said.append(f"note: classes without an image in the validation split: {missing} of {len(data.classes)}")
     return said
 
 

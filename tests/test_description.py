@@ -5,7 +5,7 @@ import pytest
 
 from transnet.model import TransNet
 from transnet.train.config import ConfigError
-from transnet.train.description import LONGEST_CONFIG, Description, of_export, of_run, read_json
+from transnet.train.description import INPUT, LONGEST_CONFIG, PREPROCESSING, Description, of_export, of_run, read_json
 
 GOOD = Description(
     kind="full", model="resnet8-small", transforms=("r0", "r1"), classes=("cat", "dog"), channels=1, image_size=8,
@@ -44,6 +44,9 @@ def test_it_builds_the_full_and_the_pruned_network():
         ("std", [0.0], "between 0.000001 and 10"),
         ("heads", ["separate"], "known are separate shared"),
         ("bn", "none", "known are joint separate"),
+        ("preprocessing", {**PREPROCESSING, "interpolation": "nearest"}, "applies .*'bilinear'"),
+        ("preprocessing", None, "applies .*'bilinear'"),
+        ("input", {**INPUT, "layout": "NHWC"}, "applies .*'NCHW'"),
         ("fold", "yes", "known are True False"),
     ],
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 # Part of every cache key: raise it whenever a change here changes pixels.
-RULES = 1
+RULES = 2
 
 _GREY = {"1", "L", "LA", "La"}
 _GREY16 = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
@@ -76,32 +76,39 @@ def with_channels(pixels: Pixels, channels: int) -> Pixels:
     raise DataError(f"has {pixels.shape[2]} channels in a data set of {channels}")
 
 
+def to_grey(pixels: Pixels) -> Pixels:
+    """A colour image as Pillow's grey, for a model of grey images."""
+    from PIL import Image
+
+    return pixels if pixels.shape[2] == 1 else np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
+
+
 def resize_shorter(pixels: Pixels, size: int) -> Pixels:
-    """The image with its shorter side at ``size`` (bilinear, antialiased); untouched where it already is.
+    """The image with its shorter side at ``size``; untouched if it already is.
 
-    A strip of more than 8:1 is cut to that first, around its centre.
+    Pillow's bilinear filter antialiases and uses integers only, so its pixels are the same on every processor, and
+    whoever has Pillow can reproduce them. A strip of more than 8:1 is cut to that first, around its centre.
     """
-    height, width = pixels.shape[:2]
-    if min(height, width) == size and max(height, width) <= _LONGEST * size:
-        return pixels
-    import torch
-    from torchvision.transforms.v2 import functional
+    from PIL import Image
 
-    longest = _LONGEST * min(height, width)
-    top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
-    pixels = pixels[top : top + longest, left : left + longest]
-    if min(pixels.shape[:2]) == size:
+    height, width = pixels.shape[:2]
+    shorter, longest = min(height, width), _LONGEST * min(height, width)
+    if shorter == size and max(height, width) <= longest:
         return pixels
-    chw = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
-    resized = functional.resize(chw, [size], interpolation=functional.InterpolationMode.BILINEAR, antialias=True)
-    return np.ascontiguousarray(resized.permute(1, 2, 0).numpy())
+    pixels = _centre(pixels, min(height, longest), min(width, longest))
+    height, width = (side * size // shorter for side in pixels.shape[:2])
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    return np.array(image.resize((width, height), Image.Resampling.BILINEAR)).reshape(height, width, -1)
 
 
 def square(pixels: Pixels, size: int) -> Pixels:
     """The centre square of the image with its shorter side at ``size``: what a network's view is cut out of."""
-    resized = resize_shorter(pixels, size)
-    top, left = (resized.shape[0] - size) // 2, (resized.shape[1] - size) // 2
-    return resized[top : top + size, left : left + size]
+    return _centre(resize_shorter(pixels, size), size, size)
+
+
+def _centre(pixels: Pixels, height: int, width: int) -> Pixels:
+    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
+    return pixels[top : top + height, left : left + width]
 
 
 def _upright(image: "Image.Image") -> "Image.Image":

@@ -9,6 +9,7 @@ Every format carries its classes and preprocessing.
 
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -29,7 +30,7 @@ from transnet.ship.models import model_of, open_model
 from transnet.ship.prune import network_of_run
 from transnet.train.checkpoint import write_atomically, write_tensors
 from transnet.train.config import ConfigError
-from transnet.train.description import Description
+from transnet.train.description import PREPROCESSING, Description
 from transnet.train.run import load
 
 Format = Literal["safetensors", "onnx", "pt2"]
@@ -252,8 +253,15 @@ def _timm_entries(network: nn.Module, about: Description) -> dict[str, Any]:
         "model_args": arguments,
         "pretrained_cfg": {
             "num_classes": len(about.classes), "input_size": size, "mean": about.mean, "std": about.std,
-            "crop_pct": about.image_size / about.stored_size, "interpolation": "bilinear",
+            "crop_pct": _crop_pct(about), "interpolation": PREPROCESSING["interpolation"],
             "fixed_input_size": bool(known.get("fixed_input_size")), "label_names": about.classes,
             "first_conv": known.get("first_conv"), "classifier": known.get("classifier"),
         },
     }  # fmt: skip
+
+
+def _crop_pct(about: Description) -> float:
+    """timm's ratio of the crop to the resized image, such that floor(image_size / crop_pct) is the stored size."""
+    ratio = about.image_size / about.stored_size
+    exact = math.floor(about.image_size / ratio) == about.stored_size
+    return ratio if exact else math.nextafter(ratio, 0)

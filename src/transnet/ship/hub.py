@@ -102,8 +102,9 @@ def card_text(about: Description, result: dict[str, Any] | None, repository: str
         f"An image classifier of {len(about.classes)} classes for {size} images, {what}.\n",
         *(_scores(about, result) if result else []),
         _usage(about, repository),
-        f"\n## Preprocessing\n\nShorter side to {about.stored_size} (bilinear, antialiased), centre crop of "
-        f"{about.image_size}, pixels in 0…1, mean {_list(about.mean)}, standard deviation {_list(about.std)}.\n",
+        f"\n## Preprocessing\n\nShorter side to {about.stored_size} (Pillow's bilinear filter), centre crop of "
+        f"{about.image_size}, pixels in 0…1, mean {_list(about.mean)}, standard deviation {_list(about.std)}. "
+        "`config.json` has the exact settings.\n",
     ]
     return "\n".join(parts)
 

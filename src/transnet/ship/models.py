@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet.data.augment import View
-from transnet.data.decode import Pixels, decode_image, square, with_channels
+from transnet.data.decode import Pixels, decode_image, square, to_grey, with_channels
 from transnet.model import TransNet
 from transnet.train.config import ConfigError
 from transnet.train.description import Description, of_export, of_run, read_json
@@ -62,9 +62,8 @@ class Model:
     def shown(self, pixels: Pixels) -> Pixels:
         """The part of a decoded image that the network sees, (S, S, C) in 0…255."""
         about = self.about
-        if about.channels == 1 and pixels.shape[2] == 3:  # as Pillow weighs colours
-            grey = pixels.astype(np.float64) @ [0.299, 0.587, 0.114]
-            pixels = grey.round().astype(np.uint8)[:, :, None]
+        if about.channels == 1:
+            pixels = to_grey(pixels)
         stored = square(with_channels(pixels, about.channels), about.stored_size)
         first = (about.stored_size - about.image_size) // 2
         return stored[first : first + about.image_size, first : first + about.image_size]

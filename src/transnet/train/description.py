@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 from torch import nn
 
 from transnet import backbones, d4
+from transnet.data.decode import RULES
 from transnet.model import TransNet
 from transnet.train.config import LARGEST_SIDE, ConfigError
 
@@ -24,6 +25,14 @@ LONGEST_CONFIG = 32 * 2**20
 MOST_CLASSES = 100_000
 MOST_HEADS = 64
 _MODEL = re.compile(r"(timm:|torchvision:)?[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*")
+
+# How an image file becomes the network's input, beside the sizes, the channels and their statistics. Exports carry
+# both; one that names other rules is refused, because its predictions would differ without a message.
+PREPROCESSING = {
+    "version": RULES, "resize": "shorter side to stored_size", "interpolation": "bilinear", "antialias": True,
+    "crop": "centre", "transparency": "white",
+}  # fmt: skip
+INPUT = {"name": "images", "layout": "NCHW", "dtype": "float32"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in an exported folder's ``config.json`` and in an ONNX file."""
-        return {"schema": 1, **dataclasses.asdict(self)}
+        return {"schema": 1, **dataclasses.asdict(self), "preprocessing": PREPROCESSING, "input": INPUT}
 
 
 def of_run(content: dict[str, Any], source: Path | str, *, named: bool = True) -> Description:
@@ -86,7 +95,8 @@ def of_run(content: dict[str, Any], source: Path | str, *, named: bool = True) -
         raise ConfigError(f"{source}: not a run's config: 'train' and 'data' are needed in it")
     kept = {key: train.get(key) for key in ("model", "transforms", "heads", "bn")}
     kept |= {key: data.get(key) for key in ("classes", "channels", "image_size", "stored_size", "mean", "std")}
-    return of_export({"schema": content.get("schema"), "kind": "full", "fold": False, **kept}, source, named=named)
+    fixed = {"schema": content.get("schema"), "kind": "full", "fold": False, "preprocessing": PREPROCESSING}
+    return of_export({**fixed, "input": INPUT, **kept}, source, named=named)
 
 
 def of_export(content: dict[str, Any], source: Path | str, *, named: bool = True) -> Description:
@@ -94,6 +104,9 @@ def of_export(content: dict[str, Any], source: Path | str, *, named: bool = True
     read = _Reader(content, str(source))
     if content.get("schema") != 1:
         raise read.wrong("schema", "1 is what this version reads")
+    for key, known in (("preprocessing", PREPROCESSING), ("input", INPUT)):
+        if content.get(key) != known:
+            raise read.wrong(key, f"this version of transnet applies {known}")
     kind = read.choice("kind", ("full", "pruned"))
     channels = read.integer("channels", 1, 4)
     size = read.integer("image_size", 1, LARGEST_SIDE)

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from environment import environment
 from transnet import anytime, load
-from transnet.ship.anytime import calibrate, curve, draw
+from transnet.early_exit import calibrate, curve, draw
+from transnet.runs.description import of_run
+from transnet.runs.folder import Run
 from transnet.ship.models import model_of
-from transnet.train.description import of_run
-from transnet.train.evaluation import collect, some_images
-from transnet.train.run import Run
+from transnet.train.evaluate_runs import collect, some_images
 
 Way = Callable[[Tensor], tuple[Tensor, Tensor]]
 WAYS = ("first head", "anytime", "full")

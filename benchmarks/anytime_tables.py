@@ -5,7 +5,7 @@ import statistics
 
 from anytime_speed import WAYS, share_kept
 from study_tables import bare, made_with
-from transnet.study import sheets
+from transnet.report import table_format as sheets
 
 FILES = ("anytime_plain", "anytime_taught", "anytime_200_epochs", "anytime_wrn", "anytime_pretrained")
 COLUMNS = ("", "first head %", "anytime %", "all heads %", "passes per image", "of the gain kept %")

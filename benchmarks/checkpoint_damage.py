@@ -21,10 +21,10 @@ from pathlib import Path
 
 from environment import environment
 from kill_resume import sha256
-from transnet.train.checkpoint import CheckpointError
-from transnet.train.config import TrainConfig
+from transnet.runs.checkpoint import CheckpointError
+from transnet.runs.config import TrainConfig
 from transnet.train.interrupt import Stopped
-from transnet.train.loop import train
+from transnet.train.trainer import train
 
 FILES = ("tensors.safetensors", "state.json", "manifest.json")
 

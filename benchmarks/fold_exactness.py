@@ -19,7 +19,7 @@ from torch import nn
 
 from environment import environment
 from transnet import d4
-from transnet.fold import fold
+from transnet.folding.fold import fold
 
 COMPARED = [
     "timm:resnet18", "timm:resnet50", "timm:resnet18d", "timm:mobilenetv3_small_050", "timm:tf_efficientnet_b0",

@@ -18,7 +18,7 @@ import torchvision
 from torch import nn
 
 from environment import environment
-from transnet.fold import fold
+from transnet.folding.fold import fold
 
 
 def resnet18_for_32() -> nn.Module:

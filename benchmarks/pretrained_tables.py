@@ -5,8 +5,8 @@ import statistics
 
 from anytime_tables import repeated
 from study_tables import bare, made_with
-from transnet.measure.metrics import as_text
-from transnet.study import sheets
+from transnet.report import table_format as sheets
+from transnet.study.statistics import as_text
 from tuning_tables import finetuning
 
 RUNS = ("pretrained_run", "anytime_runs/t3-pretrained-s*")

@@ -12,10 +12,10 @@ import tuning_tables
 from anytime_tables import anytime, anytime_in_brief
 from pretrained_tables import pretrained
 from study_tables import accuracy, brief, groups, headline, made_with, source, taught
-from transnet.measure.metrics import as_text
-from transnet.study import sheets
+from transnet.report import table_format as sheets
 from transnet.study.demo import equal_passes
 from transnet.study.plan import TARGETS
+from transnet.study.statistics import as_text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

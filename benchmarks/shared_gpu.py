@@ -25,11 +25,11 @@ import torch
 
 from environment import environment
 from transnet.data.augment import plan
-from transnet.study.sharing import CONTROL, Service
-from transnet.train.config import configured
+from transnet.runs.config import configured
+from transnet.study.cuda_mps import CONTROL, Service
 from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
-from transnet.train.loop import Trainer
+from transnet.train.trainer import Trainer
 
 
 def work(args, batch, pipe):

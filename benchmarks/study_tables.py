@@ -5,14 +5,14 @@ A study is kept there as `transnet reproduce` made it, without the weights (*.sa
 
 from collections import Counter
 
-from transnet import recipes
-from transnet.measure.metrics import difference
-from transnet.study import sheets
-from transnet.study.finished import read_folder
-from transnet.study.paper import N
-from transnet.study.report import facts
-from transnet.study.tables import accuracies, cautions, rows_of, table, verdict
-from transnet.train.config import TrainConfig
+from transnet.report import table_format as sheets
+from transnet.report.page import facts
+from transnet.report.paper import N
+from transnet.report.tables import accuracies, cautions, rows_of, table, verdict
+from transnet.runs import recipes
+from transnet.runs.config import TrainConfig
+from transnet.study.results import read_folder
+from transnet.study.statistics import difference
 
 STUDIES = {
     "cifar100-fast": "CIFAR-100, recipe `fast`",

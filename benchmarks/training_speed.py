@@ -27,10 +27,10 @@ from environment import environment
 from transnet import TransNet, backbones, d4
 from transnet.data import open_data
 from transnet.data.augment import plan
-from transnet.train.config import configured
+from transnet.runs.config import configured
 from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
-from transnet.train.loop import Trainer
+from transnet.train.trainer import Trainer
 
 ROTATIONS = ("r0", "r1", "r2", "r3")
 

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from environment import environment
-from transnet.train.config import configured
-from transnet.train.loop import train
+from transnet.runs.config import configured
+from transnet.train.trainer import train
 
 CANDIDATES = {
     "lr 0.4, decay 5e-4, smoothing 0.1, warm-up 0.2": {},

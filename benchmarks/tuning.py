@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 from environment import environment
+from transnet.runs.config import configured
+from transnet.runs.folder import Run
 from transnet.study.execute import Here, execute
 from transnet.study.plan import PlannedRun, Study
-from transnet.train.config import configured
-from transnet.train.evaluation import collect
-from transnet.train.run import Run
+from transnet.train.evaluate_runs import collect
 
 Candidates = Mapping[str, tuple[int, Mapping[str, Any]]]
 

@@ -4,9 +4,9 @@ import json
 import statistics
 
 from study_tables import bare
-from transnet import recipes
-from transnet.measure.metrics import as_text
-from transnet.study import sheets
+from transnet.report import table_format as sheets
+from transnet.runs import recipes
+from transnet.study.statistics import as_text
 
 
 def recipe(results):

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from transnet.train.config import TrainConfig
+from transnet.runs.config import TrainConfig
 from transnet.train.interrupt import Stopped
-from transnet.train.loop import train
+from transnet.train.trainer import train
 
 SOURCE = Path(__file__).parents[1] / "src"
 

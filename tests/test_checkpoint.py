@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from small_runs import SOURCE, command, images_file, plain, run, stopped_run, weights
-from transnet.train import checkpoint
-from transnet.train.checkpoint import CheckpointError, load, save
+from transnet.runs import checkpoint
+from transnet.runs.checkpoint import CheckpointError, load, save
 
 
 def tensors(step: int, n: int = 1000) -> dict[str, torch.Tensor]:
@@ -122,8 +122,8 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_a_clear_error(tmp_pa
     script = f"""
 import resource, sys
 from small_runs import plain, settings
-from transnet.train.checkpoint import CheckpointError
-from transnet.train.loop import train
+from transnet.runs.checkpoint import CheckpointError
+from transnet.train.trainer import train
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     train(settings({str(file)!r}, {str(tmp_path / "run")!r}, resume=True), model=plain(width=600), quiet=True)

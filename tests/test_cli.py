@@ -109,7 +109,7 @@ def test_a_runs_config_repeats_it_bit_for_bit(t2, tmp_path):
 @pytest.mark.parametrize("flag", ["--tensorboard", "--no-tensorboard", None])
 def test_curves_that_were_asked_for_and_cannot_be_written_are_said(flag, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("transnet.cli.train.find_spec", lambda _: None)
-    monkeypatch.setattr("transnet.train.loop.train", lambda _: (_ for _ in ()).throw(ValueError("no further")))
+    monkeypatch.setattr("transnet.train.trainer.train", lambda _: (_ for _ in ()).throw(ValueError("no further")))
     run(["train", "digits", *([flag] if flag else []), "--out", str(tmp_path / "run")])
     said = "--tensorboard: TensorBoard is not installed" in capsys.readouterr().err
     assert said == (flag == "--tensorboard")

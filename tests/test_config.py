@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from small_runs import environment
-from transnet.recipes import NAMES, default_model, settings
-from transnet.train.config import (
+from transnet.runs.config import (
     FREE,
     ConfigError,
     TrainConfig,
@@ -21,7 +20,8 @@ from transnet.train.config import (
     read_config,
     to_dict,
 )
-from transnet.train.provenance import command
+from transnet.runs.provenance import command
+from transnet.runs.recipes import NAMES, default_model, settings
 
 
 def config(**changes: Any) -> TrainConfig:
@@ -138,7 +138,7 @@ def test_the_papers_cifar_network_is_resnet18(data: str) -> None:
 def test_a_recipe_sets_only_what_exists_and_differs(recipe: str) -> None:
     from importlib import import_module
 
-    module = import_module(f"transnet.recipes.{recipe}")
+    module = import_module(f"transnet.runs.recipes.{recipe}")
     defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
     for own in (module.SETTINGS, *module.PER_DATA.values()):
         assert set(own) <= set(defaults)

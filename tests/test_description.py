@@ -4,8 +4,8 @@ import json
 import pytest
 
 from transnet.model import TransNet
-from transnet.train.config import ConfigError
-from transnet.train.description import INPUT, LONGEST_CONFIG, PREPROCESSING, Description, of_export, of_run, read_json
+from transnet.runs.config import ConfigError
+from transnet.runs.description import INPUT, LONGEST_CONFIG, PREPROCESSING, Description, of_export, of_run, read_json
 
 GOOD = Description(
     kind="full", model="resnet8-small", transforms=("r0", "r1"), classes=("cat", "dog"), channels=1, image_size=8,

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from small_runs import command, images_file, plain, run, stopped_run
 from transnet.data import open_data
 from transnet.data.augment import View
+from transnet.runs.folder import Run
 from transnet.train.distributed import World
-from transnet.train.evaluation import evaluate_runs
-from transnet.train.run import Run
+from transnet.train.evaluate_runs import evaluate_runs
 
 N = 97  # batches of 32, 32, 32 and 1: in the last, one of two processes has nothing
 

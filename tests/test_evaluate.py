@@ -13,9 +13,9 @@ from transnet import TransNet, d4, load
 from transnet.backbones import create
 from transnet.data import open_data
 from transnet.data.augment import View
-from transnet.measure.evaluate import class_scores, count, ensemble_scores, outputs, result_of, scores, scores_of
 from transnet.train.distributed import World
-from transnet.train.look import Looker
+from transnet.train.eval_loader import Looker
+from transnet.train.evaluate import class_scores, count, ensemble_scores, outputs, result_of, scores, scores_of
 
 N, CLASSES = 37, 4
 

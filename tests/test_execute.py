@@ -18,13 +18,13 @@ from data_files import class_folder
 from small_runs import wait_for, workers
 from transnet.data import DataError
 from transnet.data.parallel import workers_for
+from transnet.runs.config import ConfigError
+from transnet.runs.folder import Run
 from transnet.study.execute import Here, execute
-from transnet.study.overview import Overview
 from transnet.study.plan import PlannedRun, Study, plan
+from transnet.study.progress import Overview
 from transnet.study.reproduce import reproduce
 from transnet.study.worker import TOLD
-from transnet.train.config import ConfigError
-from transnet.train.run import Run
 
 SETTINGS = {"data": "digits", "seeds": 1, "train_fraction": 0.1, "device": "cpu"}
 
@@ -47,7 +47,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_study_finds_what_single_runs_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
-    from transnet.train.loop import train
+    from transnet.train.trainer import train
 
     study = Study("invariance", epochs=1, out=str(tmp_path / "study"), **SETTINGS)  # type: ignore[arg-type]
     outcome, page = reproduce(study, quiet=True)

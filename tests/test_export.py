@@ -11,11 +11,11 @@ from torch import nn
 from trained import copy_of_run, digit_files, digits_run
 from transnet import TransNet, load
 from transnet.cli import run
+from transnet.runs.config import ConfigError
+from transnet.runs.description import Description
 from transnet.ship import export
 from transnet.ship.export import ExportError, export_run
 from transnet.ship.models import open_model
-from transnet.train.config import ConfigError
-from transnet.train.description import Description
 
 FORMATS = ("safetensors", "onnx", "pt2")
 

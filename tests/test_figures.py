@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transnet.study.drawing import inline, label, make_logarithmic, new_figure
-from transnet.study.figure_tables import invariance_sheet
-from transnet.study.figures import draw_ensembles, draw_generalization
-from transnet.study.finished import read_folder
-from transnet.study.kernels import draw, print_comparison
-from transnet.study.measured import measure
-from transnet.study.report import facts, write_report
-from transnet.train.config import ConfigError
+from transnet.report.figure_tables import invariance_sheet
+from transnet.report.figures import draw_ensembles, draw_generalization
+from transnet.report.kernels import draw, print_comparison
+from transnet.report.measurements import measure
+from transnet.report.page import facts, write_report
+from transnet.report.plot_style import inline, label, make_logarithmic, new_figure
+from transnet.runs.config import ConfigError
+from transnet.study.results import read_folder
 
 FIGURES = ("ensembles", "generalization", "invariance_layers", "invariance_last_layer")
 
@@ -49,7 +49,7 @@ def test_a_head_more_moves_the_learning_curve_to_the_right(
     small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    monkeypatch.setattr("transnet.study.figures.save", lambda figure, path: drawn.append(figure) or [])
+    monkeypatch.setattr("transnet.report.figures.save", lambda figure, path: drawn.append(figure) or [])
     draw_generalization(read_folder(small_study)[0], tmp_path)
     last = {line.get_label(): line.get_xdata()[-1] for line in drawn[0].axes[0].get_lines()}
     assert [last[f"{title}, test"] for title in ("base", "PT2", "base, 2× epochs")] == [1, 2, 2]
@@ -59,7 +59,7 @@ def test_runs_that_were_tested_less_often_do_not_bend_the_learning_curve(
     small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    monkeypatch.setattr("transnet.study.figures.save", lambda figure, path: drawn.append(figure) or [])
+    monkeypatch.setattr("transnet.report.figures.save", lambda figure, path: drawn.append(figure) or [])
     study = shutil.copytree(small_study, tmp_path / "study")
     first, second = (study / "runs" / f"digits-fast-base-x2-s{seed}" / "metrics.jsonl" for seed in (0, 1))
     entries = [json.loads(line) for line in first.read_text().splitlines()]
@@ -91,7 +91,7 @@ def test_the_last_layers_kernels_are_drawn_as_shares_that_reach_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    monkeypatch.setattr("transnet.study.kernels.save", lambda figure, path: drawn.append(figure) or [])
+    monkeypatch.setattr("transnet.report.kernels.save", lambda figure, path: drawn.append(figure) or [])
     layers = {"a": {"mean": 0.5, "std": 0.1, "n": 4, "random": 0.6}}
     runs = {
         "base": {"transforms": "r0", "layers": layers, "last": [0.4, 0.1, 0.2, 0.3]},
@@ -274,7 +274,7 @@ def test_bars_end_where_there_are_no_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: str, ends: tuple[float, float]
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("transnet.study.kernels.save", lambda figure, path: drawn.append(figure) or [])
+    monkeypatch.setattr("transnet.report.kernels.save", lambda figure, path: drawn.append(figure) or [])
     layers = {
         "a": {"mean": 0.6, "std": 1.0, "n": 4, "random": 0.6},
         "b": {"mean": 0.5, "std": None, "n": 1, "random": 1},

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from transnet import backbones, d4
-from transnet.fold import fold
-from transnet.fold_layers import Folded, FoldedUncompiledCalls
+from transnet.folding.fold import fold
+from transnet.folding.layers import Folded, FoldedUncompiledCalls
 
 ELEMENTS = st.sampled_from(d4.NAMES)
 

@@ -10,10 +10,10 @@ import torch
 
 from trained import digits_run
 from transnet import load
+from transnet.runs.config import ConfigError
 from transnet.ship import models
 from transnet.ship.hub import SharedModel, card_text
 from transnet.ship.models import open_model
-from transnet.train.config import ConfigError
 
 
 def images():

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from small_runs import command, epochs_written, images_file, plain, run, settings, stopped_run, weights
-from transnet.train import checkpoint
-from transnet.train.config import ConfigError
+from transnet.runs import checkpoint
+from transnet.runs.config import ConfigError
+from transnet.runs.folder import Run
 from transnet.train.interrupt import Stopped
-from transnet.train.loop import train
-from transnet.train.run import Run
+from transnet.train.trainer import train
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def measured_again(data: Path, out: Path) -> Any:
 def test_a_wish_to_stop_after_the_last_look_is_not_lost(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transnet.train.curves.Curves.close", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("transnet.train.tensorboard.Curves.close", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)
     monkeypatch.undo()
@@ -85,7 +85,7 @@ def test_what_is_saved_is_not_put_at_risk_by_saving_it_again(
         monkeypatch.setattr(checkpoint, "save", lambda *_: pytest.fail("written again"))
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("transnet.train.loop.result_of", stopped)
+    monkeypatch.setattr("transnet.train.trainer.result_of", stopped)
     with pytest.raises(Stopped):
         run(data, tmp_path / "run", plain(), checkpoint_every=1)
 
@@ -107,7 +107,7 @@ def test_stopped_while_it_is_measured_a_run_is_saved(
         save(*args)
 
     save = checkpoint.save
-    monkeypatch.setattr("transnet.train.loop.result_of", stopped)
+    monkeypatch.setattr("transnet.train.trainer.result_of", stopped)
     monkeypatch.setattr(checkpoint, "save", saved)
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)
@@ -131,7 +131,7 @@ KILLS = """
 import hashlib, os, random, signal, sys, time
 from pathlib import Path
 from small_runs import settings, weights
-from transnet.train.loop import train
+from transnet.train.trainer import train
 
 data, folder, kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 
@@ -242,7 +242,7 @@ def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_pa
 
 def test_two_processes_do_not_train_one_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_run(data, tmp_path / "run", step=7)
-    monkeypatch.setattr("transnet.train.run._PATIENCE", 2)
+    monkeypatch.setattr("transnet.runs.folder._PATIENCE", 2)
     other = os.open(tmp_path / "run", os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(ConfigError, match=r"another process trains .*; wait for its end, or give another folder"):

@@ -8,9 +8,9 @@ from PIL import Image
 from data_files import encoded, noise
 from trained import copy_of_run, digit_files, digits_run
 from transnet import load
+from transnet.runs.config import ConfigError
+from transnet.runs.description import Description
 from transnet.ship.models import Model, model_of, open_model
-from transnet.train.config import ConfigError
-from transnet.train.description import Description
 
 
 def test_a_run_opens_with_its_classes_heads_and_preprocessing(tmp_path):
@@ -24,11 +24,11 @@ def test_a_run_opens_with_its_classes_heads_and_preprocessing(tmp_path):
 
 
 def test_images_are_prepared_as_in_training(tmp_path):
-    from transnet.train.evaluation import collect
+    from transnet.train.evaluate_runs import collect
 
     model = open_model(digits_run())
     logits = collect(digits_run(), device="cpu").views[0]
-    from transnet.train.evaluation import some_images
+    from transnet.train.evaluate_runs import some_images
 
     pixels = some_images(str(digits_run()), 10**6)
     x = torch.stack([model.normalise(model.shown(image)) for image in pixels])

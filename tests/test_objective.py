@@ -8,7 +8,7 @@ import torch
 
 from small_runs import images_file, plain, run
 from transnet import TransNet, heads_loss, load
-from transnet.train.config import ConfigError, TrainConfig
+from transnet.runs.config import ConfigError, TrainConfig
 from transnet.train.objective import Said, cross_entropy, distillation, objective_of, transforms_told
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from transnet import TransNet, backbones, d4, heads_loss
-from transnet.fold import fold
+from transnet.folding.fold import fold
 from transnet.invariance import group_mean, invariance_score
 
 

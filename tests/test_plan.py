@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from transnet.runs.config import ConfigError
 from transnet.study.plan import KINDS, PAPER, TARGETS, Study, parse_name, plan
-from transnet.train.config import ConfigError
-from transnet.train.loop import train
+from transnet.train.trainer import train
 
 
 def study(target: Any = "all", **settings: Any) -> Study:

@@ -15,9 +15,9 @@ from PIL import Image
 from transnet.cli import run
 from transnet.data.augment import View
 from transnet.data.decode import decode_image, square, with_channels
+from transnet.runs.description import Description
 from transnet.ship import export
 from transnet.ship.models import Model, open_model
-from transnet.train.description import Description
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "export.md"
 SIZES = {

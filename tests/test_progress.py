@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from small_runs import images_file, plain, settings
-from transnet.measure.evaluate import class_scores, ensemble_scores, scores_of
 from transnet.train import progress
 from transnet.train.device import device_name
-from transnet.train.loop import train
+from transnet.train.evaluate import class_scores, ensemble_scores, scores_of
 from transnet.train.progress import RunProgress, counted, loss_text, notes, print_scores, printable
+from transnet.train.trainer import train
 
 
 def entry(epoch: int, names: tuple[str, ...] = ("r0", "r1"), **changes: Any) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
 from transnet.data import DataError
-from transnet.ship.anytime import calibrate_run
-from transnet.train import checkpoint
-from transnet.train.config import ConfigError, from_dict
-from transnet.train.evaluation import collect, evaluate_runs, own_data, some_images
-from transnet.train.loop import train
-from transnet.train.run import Run
+from transnet.early_exit import calibrate_run
+from transnet.runs import checkpoint
+from transnet.runs.config import ConfigError, from_dict
+from transnet.runs.folder import Run
+from transnet.train.evaluate_runs import collect, evaluate_runs, own_data, some_images
 from transnet.train.state import TrainingError
+from transnet.train.trainer import train
 
 FILES = {"config.json", "metrics.jsonl", "model.safetensors", "result.json"}
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from transnet.recipes import settings as recipe
-from transnet.train.config import TrainConfig
+from transnet.runs.config import TrainConfig
+from transnet.runs.recipes import settings as recipe
 from transnet.train.schedule import learning_rates
 
 

@@ -19,11 +19,11 @@ from trained import digit_files, digits_run
 from transnet import anytime, d4
 from transnet.cli import run
 from transnet.data import DataError
+from transnet.runs.config import ConfigError
 from transnet.ship.export import export_run
-from transnet.ship.look import look
+from transnet.ship.head_views import look
 from transnet.ship.models import open_model
 from transnet.ship.serve import LARGEST_UPLOAD, PageServer
-from transnet.train.config import ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from small_runs import plain
 from transnet import TransNet
 from transnet.backbones import create
 from transnet.data.augment import View, mix, plan
-from transnet.train.config import TrainConfig
+from transnet.runs.config import TrainConfig
 from transnet.train.device import autocast_for, sgd
 from transnet.train.distributed import World
 from transnet.train.objective import objective_of

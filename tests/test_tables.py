@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from transnet.measure.metrics import as_text, difference
-from transnet.study.finished import FinishedRun, Group
-from transnet.study.paper import DATA, published
+from transnet.report.page import findings
+from transnet.report.paper import DATA, published
+from transnet.report.tables import rows_of, table
 from transnet.study.plan import KINDS
-from transnet.study.report import findings
-from transnet.study.tables import rows_of, table
+from transnet.study.results import FinishedRun, Group
+from transnet.study.statistics import as_text, difference
 
 
 def run(kind: str, seed: int, accuracy: float, *, data: str = "cifar100", flip: bool = True) -> FinishedRun:

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from small_runs import Plain, command, epochs_written, images_file, normalised, plain, run, settings
 from transnet import TransNet, load
-from transnet.study.kernels import score_kernels
-from transnet.train.config import ConfigError
+from transnet.report.kernels import score_kernels
+from transnet.runs.config import ConfigError
+from transnet.runs.folder import Run
 from transnet.train.device import is_for_want_of_memory
 from transnet.train.distributed import World
-from transnet.train.loop import Trainer, train
-from transnet.train.run import Run
 from transnet.train.state import TrainingError
+from transnet.train.trainer import Trainer, train
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from transnet import fold
-from transnet.train.config import ConfigError
-from transnet.train.weights import LONGEST_HEADER, load_weights, read_shapes
+from transnet.runs.config import ConfigError
+from transnet.runs.weights import LONGEST_HEADER, load_weights, read_shapes
 
 
 def linear():

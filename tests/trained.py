@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from transnet import recipes
-from transnet.train.config import from_dict
-from transnet.train.loop import train
+from transnet.runs import recipes
+from transnet.runs.config import from_dict
+from transnet.train.trainer import train
 
 
 @cache

@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from transnet.fold_windows import Axis
+from transnet.folding.windows import Axis
 
 GREY, BLUE, RED = "#d9d9d9", "#2b6cb0", "#c53030"
 

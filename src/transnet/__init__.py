@@ -4,9 +4,7 @@ The public names are resolved when first used, so that ``import transnet`` (and 
 import torch.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -15,12 +13,12 @@ _HOME = {
     "TransNet": "model",
     "heads_loss": "model",
     "distillation_loss": "distillation",
-    "fold": "fold",
+    "fold": "folding.fold",
     "invariance_score": "invariance",
     "layer_invariance": "invariance",
     "invariance_penalty": "invariance",
-    "load": "train.run",
-    "anytime": "ship.anytime",
+    "load": "runs.folder",
+    "anytime": "early_exit",
 }
 __all__ = [
     "TransNet",
@@ -37,11 +35,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from transnet.distillation import distillation_loss
-    from transnet.fold import fold
+    from transnet.early_exit import anytime
+    from transnet.folding.fold import fold
     from transnet.invariance import invariance_penalty, invariance_score, layer_invariance
     from transnet.model import TransNet, heads_loss
-    from transnet.ship.anytime import anytime
-    from transnet.train.run import load
+    from transnet.runs.folder import load
 
 
 def __getattr__(name: str) -> Any:
@@ -52,15 +50,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """``transnet.fold`` is the function, also after the file of that name was imported and tried to take its place."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOME and isinstance(value, ModuleType):
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -221,7 +221,7 @@ class TransNet(nn.Module):
         self._put(model, copy.deepcopy(self._g(self._names.index(name))))
         if name == "r0" or image_size is None:
             return model
-        from transnet.fold import fold
+        from transnet.folding.fold import fold
 
         return fold(model, name, image_size=image_size)
 

@@ -85,8 +85,8 @@ def _guarded(verb: str, arguments: Sequence[str]) -> int:
             raise
         return _fail(error, 1)
     except Exception as error:
+        from transnet.runs.checkpoint import CheckpointError
         from transnet.ship.export import ExportError
-        from transnet.train.checkpoint import CheckpointError
         from transnet.train.device import is_for_want_of_memory
         from transnet.train.interrupt import Stopped
         from transnet.train.state import TrainingError

@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     out = folder_for(options.out)
     if out and not options.anytime:
         raise ValueError(f"--out: {out} was given, where --anytime draws; add that, or leave it out")
-    from transnet.train.evaluation import evaluate_runs
+    from transnet.train.evaluate_runs import evaluate_runs
     from transnet.train.progress import print_anytime, print_scores
 
     results = evaluate_runs(
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 def _draw(results: dict[str, Any], runs: Sequence[str], out: Path) -> list[Path]:
     import torch
 
-    from transnet.ship.anytime import Curve, draw
+    from transnet.early_exit import Curve, draw
 
     files = []
     names = [Path(path).resolve().name for path in runs]

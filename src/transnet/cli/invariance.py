@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ValueError("invariance: no run given; give the folder of a finished run")
     out = folder_for(options.out)
     from transnet import d4
-    from transnet.study.kernels import compare, draw, print_comparison
+    from transnet.report.kernels import compare, draw, print_comparison
 
     try:
         group = d4.generate(options.group)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 if TYPE_CHECKING:
-    from transnet.ship.anytime import Auto
+    from transnet.early_exit import Auto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _confidence(options: Options) -> "float | Auto | None":
     if len(target) > 1:
         raise ValueError("--within, --passes: each is a target for --confidence auto; give one of them")
     if given == "auto":
-        from transnet.ship.anytime import Auto
+        from transnet.early_exit import Auto
 
         return Auto(**target)
     for name in target:

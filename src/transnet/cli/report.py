@@ -28,8 +28,8 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Write the report, and print where it lies."""
     options = tyro.cli(Options, prog="transnet report", args=list(arguments))
-    from transnet.data.named import NAMED
-    from transnet.study.report import write_report
+    from transnet.data.catalog import NAMED
+    from transnet.report.page import write_report
 
     if options.data and options.data not in NAMED and not os.path.exists(os.path.expanduser(options.data)):
         raise FileNotFoundError(f"--data: {options.data} does not exist")

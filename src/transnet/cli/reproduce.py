@@ -20,8 +20,8 @@ def run(arguments: Sequence[str]) -> int:
         print("transnet: stopped; everything is saved. The same command goes on from here", file=sys.stderr)
         return 1
     if page:
-        from transnet.study.finished import read_folder
-        from transnet.study.report import findings
+        from transnet.report.page import findings
+        from transnet.study.results import read_folder
 
         for group in read_folder(study.out):
             for line in findings(group) if group.name == study.group else ():

@@ -13,14 +13,14 @@ import tyro
 from transnet.cli.options import checked
 
 if TYPE_CHECKING:
-    from transnet.train.config import TrainConfig
+    from transnet.runs.config import TrainConfig
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train, and print the scores on the test set."""
     config = train_config(arguments)
-    from transnet.train.loop import train
     from transnet.train.progress import counted, print_scores, say
+    from transnet.train.trainer import train
 
     speaks = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes, for all
     if speaks and "--tensorboard" in arguments and config.tensorboard and not find_spec("tensorboard"):
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def train_config(arguments: Sequence[str]) -> "TrainConfig":
     """The options over their defaults: those of a run's config, or of the recipe for the data set."""
-    from transnet.train.config import ConfigError, TrainConfig, configured, from_dict, read_config
+    from transnet.runs.config import ConfigError, TrainConfig, configured, from_dict, read_config
 
     words = _without(arguments, "--config")
 

@@ -7,7 +7,7 @@ labels = data.train.labels
 
 from transnet.data.dataset import Augmentation, DataSet
 from transnet.data.errors import DataError
-from transnet.data.sources import open_data
+from transnet.data.open_data import open_data
 from transnet.data.split import Split
 
 __all__ = ["Augmentation", "DataError", "DataSet", "Split", "open_data"]

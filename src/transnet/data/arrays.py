@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from transnet.data.decode import Pixels
 from transnet.data.errors import DataError
-from transnet.data.parts import Rows, Source, class_names, settle_parts
+from transnet.data.source import Rows, Source, class_names, settle_parts
 from transnet.data.stores import ArrayStore
 
 _PARTS = ("train", "val", "test")

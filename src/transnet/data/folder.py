@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from transnet.data.errors import DataError
-from transnet.data.parts import PART_NAMES, Source, settle_parts
+from transnet.data.source import PART_NAMES, Source, settle_parts
 from transnet.data.stores import FileStore
 
 IMAGE_FILES = (

@@ -13,7 +13,7 @@ import numpy as np
 
 from transnet.data.cache import cache_folder, cached
 from transnet.data.errors import DataError
-from transnet.data.parts import PART_NAMES, Rows, Source, class_names, settle_parts
+from transnet.data.source import PART_NAMES, Rows, Source, class_names, settle_parts
 from transnet.data.stores import PackedStore
 
 _IMAGE_NAMES = ("image", "img")

@@ -19,7 +19,7 @@ except ImportError as error:
 
 from transnet.distillation import distillation_loss, student_of
 from transnet.model import TransNet, heads_loss
-from transnet.train.checkpoint import write_tensors
+from transnet.runs.checkpoint import write_tensors
 
 Optimizers = Callable[[Iterable[nn.Parameter]], Any]
 

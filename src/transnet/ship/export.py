@@ -26,12 +26,12 @@ from torch import Tensor, nn
 
 from transnet.data import DataError
 from transnet.model import TransNet
+from transnet.runs.checkpoint import write_atomically, write_tensors
+from transnet.runs.config import ConfigError
+from transnet.runs.description import PREPROCESSING, Description
+from transnet.runs.folder import load
 from transnet.ship.models import model_of, open_model
 from transnet.ship.prune import network_of_run
-from transnet.train.checkpoint import write_atomically, write_tensors
-from transnet.train.config import ConfigError
-from transnet.train.description import PREPROCESSING, Description
-from transnet.train.run import load
 
 Format = Literal["safetensors", "onnx", "pt2"]
 # Of the largest logit: what the order of sums in float32 explains, with room.
@@ -121,7 +121,7 @@ def _compare(written: Heads, images: Tensor, wanted: Tensor) -> tuple[float, flo
 
 
 def _images(path: str | Path, network: nn.Module, about: Description) -> tuple[Tensor, bool]:
-    from transnet.train.evaluation import some_images
+    from transnet.train.evaluate_runs import some_images
 
     model = model_of(network, about, str(path))
     try:
@@ -143,7 +143,7 @@ def write_safetensors(network: nn.Module, about: Description, folder: Path) -> H
 
 
 def _write_onnx(network: nn.Module, about: Description, folder: Path) -> Heads:
-    from transnet.ship.graph import write_graph
+    from transnet.ship.onnx import write_graph
 
     module, example = _graph_of(network), _example(about)
     names = ["logits", "heads"] if isinstance(network, TransNet) else ["logits"]

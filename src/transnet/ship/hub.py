@@ -14,14 +14,14 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin
 from torch import Tensor, nn
 
+from transnet.runs.config import ConfigError
+from transnet.runs.description import Description
+from transnet.runs.folder import Run
+from transnet.runs.provenance import command_elsewhere
 from transnet.ship.export import write_safetensors
 from transnet.ship.models import download, open_model
 from transnet.ship.predict import head_names
 from transnet.ship.prune import network_of_run
-from transnet.train.config import ConfigError
-from transnet.train.description import Description
-from transnet.train.provenance import command_elsewhere
-from transnet.train.run import Run
 
 
 class SharedModel(ModelHubMixin):  # type: ignore[misc]

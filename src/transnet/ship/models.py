@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from transnet.data.augment import View
 from transnet.data.decode import Pixels, decode_image, square, to_grey, with_channels
 from transnet.model import TransNet
-from transnet.train.config import ConfigError
-from transnet.train.description import Description, of_export, of_run, read_json
-from transnet.train.run import load
-from transnet.train.weights import load_weights
+from transnet.runs.config import ConfigError
+from transnet.runs.description import Description, of_export, of_run, read_json
+from transnet.runs.folder import load
+from transnet.runs.weights import load_weights
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pt2")
@@ -131,7 +131,7 @@ def load_network(weights: Path, about: Description) -> nn.Module:
     """The described network with the weights of a safetensors file, compared before anything large is allocated."""
 
     def folded(model: nn.Module) -> nn.Module:
-        from transnet.fold import fold
+        from transnet.folding.fold import fold
 
         return fold(model.eval(), about.transforms[0], about.image_size)
 
@@ -153,7 +153,7 @@ def model_of(network: nn.Module, about: Description, source: str) -> Model:
 
 
 def _open_onnx(path: Path) -> Model:
-    from transnet.ship.graph import open_graph
+    from transnet.ship.onnx import open_graph
 
     about, heads = open_graph(path)
     return Model(str(path), about, heads)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from transnet.data import DataError
 from transnet.data.folder import images_below
-from transnet.ship.anytime import Auto, calibrate_run, run_heads
+from transnet.early_exit import Auto, calibrate_run, run_heads
+from transnet.runs.config import ConfigError
 from transnet.ship.models import Model, open_model
-from transnet.train.config import ConfigError
 from transnet.train.progress import printable, say
 
 Format = Literal["table", "jsonl", "csv"]

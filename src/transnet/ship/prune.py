@@ -5,9 +5,9 @@ from pathlib import Path
 
 from torch import nn
 
-from transnet.train.config import ConfigError
-from transnet.train.description import Description, of_run
-from transnet.train.run import Run, load
+from transnet.runs.config import ConfigError
+from transnet.runs.description import Description, of_run
+from transnet.runs.folder import Run, load
 
 
 def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Description]:

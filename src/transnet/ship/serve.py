@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from transnet.data import DataError
-from transnet.ship.look import look
+from transnet.runs.config import ConfigError
+from transnet.ship.head_views import look
 from transnet.ship.models import Model, open_model
 from transnet.ship.predict import head_names
-from transnet.train.config import ConfigError
 from transnet.train.progress import say
 
 LARGEST_UPLOAD = 10 * 10**6

@@ -14,10 +14,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from transnet.data import DataSet
+from transnet.runs.checkpoint import write_tensors
+from transnet.runs.folder import Run
 from transnet.study.plan import MEMBERS_OF, parse_name
-from transnet.train.checkpoint import write_tensors
-from transnet.train.evaluation import collect
-from transnet.train.run import Run
+from transnet.train.evaluate_runs import collect
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from transnet.measure.metrics import difference, mean_and_error
+from transnet.runs.config import TrainConfig, configured
 from transnet.study.plan import KINDS as STUDIED
-from transnet.train.config import TrainConfig, configured
+from transnet.study.statistics import difference, mean_and_error
 from transnet.train.interrupt import Stopped
-from transnet.train.loop import train
 from transnet.train.progress import counted, say
+from transnet.train.trainer import train
 
 # A gain is held against base trained for as many passes.
 KINDS = tuple(STUDIED[kind] for kind in ("base", "base-x2", "t2", "base-x3", "t3"))

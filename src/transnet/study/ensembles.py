@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from transnet.measure.evaluate import ensemble_entry
 from transnet.study.answers import Answers
-from transnet.study.finished import FinishedRun, Group
 from transnet.study.plan import MEMBERS, MEMBERS_OF
-from transnet.train.evaluation import Outputs
+from transnet.study.results import FinishedRun, Group
+from transnet.train.evaluate import ensemble_entry
+from transnet.train.evaluate_runs import Outputs
 
 
 @dataclass(frozen=True)

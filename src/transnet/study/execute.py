@@ -18,12 +18,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
-from transnet.study.overview import Overview
+from transnet.runs.folder import Run
+from transnet.study.cuda_mps import AT_ONCE, SPARE, is_served, start_service, used_and_free
 from transnet.study.plan import PlannedRun, Study
-from transnet.study.sharing import AT_ONCE, SPARE, is_served, start_service, used_and_free
+from transnet.study.progress import Overview
 from transnet.study.worker import STOPPED, TOLD, work
 from transnet.train.interrupt import Interrupt
-from transnet.train.run import Run
 
 LOOK_EVERY = 0.1  # seconds between looks at the runs
 ASK_EVERY = 2.0  # seconds between questions about memory
@@ -226,7 +226,7 @@ def start_server() -> None:
     they wait until they listen: told to stop before its own code begins, a run would end with a traceback.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["transnet.train.loop", "timm", "torchvision", "sklearn.datasets"]
+        ["transnet.train.trainer", "timm", "torchvision", "sklearn.datasets"]
     )
     if threading.current_thread() is not threading.main_thread():
         return

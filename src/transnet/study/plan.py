@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from transnet import recipes
-from transnet.train.config import ConfigError, TrainConfig, data_name, differences, from_dict, to_dict
+from transnet.runs import recipes
+from transnet.runs.config import ConfigError, TrainConfig, data_name, differences, from_dict, to_dict
 
 Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "invariance", "taught", "all"]
 
@@ -176,8 +176,8 @@ def _members(study: Study) -> range:
 
     Of a study in stretches, runs may be finished whose weights are gone and which nobody asked before.
     """
+    from transnet.report.measurements import was_measured
     from transnet.study.answers import can_answer
-    from transnet.study.measured import was_measured
 
     runs = Path(study.out) / "runs"
     for first in count(0, MEMBERS):
@@ -225,7 +225,7 @@ def _config(study: Study, kind: str, seed: int) -> TrainConfig:
 
 def _check_settings(run: PlannedRun) -> None:
     """Say it before anything is trained: one folder holds one set of settings per data set and recipe."""
-    from transnet.train.run import Run
+    from transnet.runs.folder import Run
 
     folder = Run(run.config.out)
     if not folder.config.exists():

@@ -5,18 +5,18 @@ from pathlib import Path
 
 from transnet import backbones
 from transnet.data import open_data
+from transnet.data.catalog import NAMED
 from transnet.data.download import data_folder
-from transnet.data.named import NAMED
+from transnet.report.page import write_report
+from transnet.runs.config import ConfigError
+from transnet.runs.folder import Run
 from transnet.study.execute import Here, Outcome, Place, execute, start_server
-from transnet.study.finished import note_study
 from transnet.study.plan import PlannedRun, Study, plan
-from transnet.study.report import write_report
-from transnet.train.config import ConfigError
+from transnet.study.results import note_study
 from transnet.train.device import find_device
 from transnet.train.distributed import World
-from transnet.train.evaluation import own_data
-from transnet.train.prepare import check_apart
-from transnet.train.run import Run
+from transnet.train.evaluate_runs import own_data
+from transnet.train.setup import check_apart
 
 
 def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | None]:
@@ -77,6 +77,6 @@ def _is_here(data: str) -> bool:
 def _place(study: Study) -> Place:
     if study.on == "here":
         return Here(study)
-    from transnet.study.on_ray import Cluster
+    from transnet.study.ray import Cluster
 
     return Cluster(study)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from transnet.train.config import TrainConfig
+from transnet.runs.config import TrainConfig
 
 STOPPED = 3  # exit status of a run that was asked to stop and saved its state
 TOLD = "it was told to stop; its state is saved"
@@ -22,8 +22,8 @@ def train_alone(config: TrainConfig, data: str, at_once: int = 1) -> dict[str, A
     A process that was given up, because its machine seemed dead, may still be writing: two must never share a folder.
     """
     from transnet.study.answers import is_member, keep_answers
-    from transnet.train.evaluation import own_data
-    from transnet.train.loop import train
+    from transnet.train.evaluate_runs import own_data
+    from transnet.train.trainer import train
 
     folder = Path(config.out)
     with _lock(folder):

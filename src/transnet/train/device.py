@@ -11,7 +11,7 @@ import torch
 
 from transnet.data import DataSet
 from transnet.model import TransNet
-from transnet.train.config import ConfigError, TrainConfig
+from transnet.runs.config import ConfigError, TrainConfig
 from transnet.train.distributed import World
 from transnet.train.progress import counted
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transnet.distillation import distillation_loss, student_of
 from transnet.invariance import invariance_penalty
 from transnet.model import heads_loss
-from transnet.train.config import ConfigError, TrainConfig
+from transnet.runs.config import ConfigError, TrainConfig
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from transnet.train.config import TrainConfig
+from transnet.runs.config import TrainConfig
 
 
 def learning_rates(config: TrainConfig, steps: int) -> Tensor:

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from transnet.train import checkpoint
-from transnet.train.config import ConfigError
+from transnet.runs import checkpoint
+from transnet.runs.config import ConfigError
 from transnet.train.device import device_name, is_for_want_of_memory
-from transnet.train.prepare import Prepared
 from transnet.train.progress import counted, loss_text, say
+from transnet.train.setup import Prepared
 
 
 class TrainingError(RuntimeError):

@@ -27,7 +27,7 @@ def compiler_options(device: torch.device) -> dict[str, Any]:
     """For `torch.compile`: what makes the step faster on a GPU than the defaults do."""
     if device.type != "cuda":
         return {}
-    from transnet.train.rewrite import Rewrite  # and with it the compiler, which takes seconds to import
+    from transnet.train.inductor.rewrite import Rewrite  # and with it the compiler, which takes seconds to import
 
     return {
         "max_autotune_pointwise": True,  # more tilings of the batch-norm kernels to choose from

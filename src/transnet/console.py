@@ -1,0 +1,59 @@
+"""What the package prints: messages on standard error, and one kind of progress bar."""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+def say(message: str, *, shown: bool = True) -> None:
+    """Print a line on standard error, unless ``shown`` is False."""
+    if shown:
+        print(message, file=sys.stderr, flush=True)
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun: ``1 epoch``, ``20 epochs``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def listed(items: list[str] | tuple[str, ...], limit: int = 3) -> str:
+    """The first few of many things, and how many more there are."""
+    more = f" and {len(items) - limit:,} more" if len(items) > limit else ""
+    return ", ".join(items[:limit]) + more
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which could steer a terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for a person to read: ``1 h 05 min``, ``3 min 20 s``, ``42 s``."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute:02d} min"
+    return f"{minute} min {second:02d} s" if minute else f"{second} s"
+
+
+def progress_bar(*, shown: bool = True) -> "Progress":
+    """A bar on standard error with the count and the time left; invisible unless that is a terminal.
+
+    Example:
+        with progress_bar() as bar:
+            for item in bar.track(items, description="decoding images"): ...
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    return Progress(*columns, console=console, disable=not shown or not console.is_terminal, transient=True)

@@ -1,0 +1,36 @@
+"""The errors that mean a mistake of the user's: each states what was given, what is wrong with it and what would work.
+
+All of them derive from `ValueError`, so ``except ValueError`` catches them too. An error about one setting carries its
+name as ``field``. Other settings are named in backticks within the message. The command line turns both into options
+(``field="val_fraction"`` is shown as ``--val-fraction``), so no message mentions an option itself.
+"""
+
+
+class TransnetError(ValueError):
+    """A mistake that the user can correct.
+
+    Args:
+        message: what is wrong and what would work.
+        field: the setting or argument that is wrong, if it is a single one.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.message = message
+        self.field = field
+
+
+class ConfigError(TransnetError):
+    """A setting that cannot work, alone or together with others."""
+
+
+class DataError(TransnetError):
+    """A data set that is missing, damaged or unsuitable."""
+
+
+class ModelError(TransnetError):
+    """A network that cannot be wrapped, folded or called in this way."""
+
+
+class FileError(TransnetError):
+    """A file or folder that is missing, damaged or of another kind."""

@@ -1,0 +1,188 @@
+"""Watching a network run: which layer calls what on which size, and which is at fault if a fold is wrong."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from transnet import d4
+from transnet.folding.calls import Call, Pair, read_call
+
+# Why the code of a module that calls these may fail to commute with t; the first that applies is told.
+_REASONS = {
+    "scaled_dot_product_attention": "its attention treats positions by their order",
+    "softmax": "its attention treats positions by their order",
+    "roll": "it shifts the map",
+    "grid_sample": "it samples at coordinates of its own",
+    "unfold": "it cuts the map into patches in reading order",
+    "pixel_shuffle": "it spreads channels over positions in reading order",
+    "pixel_unshuffle": "it gathers positions into channels in reading order",
+    "conv_transpose2d": "transposed convolutions are not covered",
+    "interpolate": "nearest interpolation is exact by whole factors only",
+    "float": "it rounds to float32, so that exactness cannot be checked",
+    "permute": "it cuts the map into windows or patches in reading order",
+    "__getitem__": "it slices the map from one end",
+}
+
+
+@dataclass
+class Visit:
+    """One call of a module: its input's size, and the calls with a geometry that its own code made."""
+
+    name: str
+    size: Pair | None
+    calls: list[tuple[Call, Pair]] = field(default_factory=list)
+
+
+@dataclass
+class Trace:
+    """What a network did on one input, module by module in the order in which they began."""
+
+    visits: list[Visit] = field(default_factory=list)
+    functions: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> set[Pair]:
+        """Every map size that was seen."""
+        return {call.size for visit in self.visits for call, _ in visit.calls} | {
+            out for visit in self.visits for _, out in visit.calls
+        }
+
+
+def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
+    """Run ``model`` on ``x`` and record every call of a convolution, pooling, padding or interpolation.
+
+    Functions are attributed to the innermost module whose forward is running, so that those in a model's
+    own code (``F.max_pool2d``) are found as well as layers.
+    """
+    seen = Trace()
+    stack: list[Visit] = []
+
+    def enter(name: str, args: tuple[Any, ...]) -> None:
+        stack.append(Visit(name, _map_size(args)))
+        seen.visits.append(stack[-1])
+
+    class Recorder(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if stack:
+                seen.functions.setdefault(stack[-1].name, set()).add(getattr(func, "__name__", ""))
+                found = read_call(func, args, kwargs or {})
+                if found is not None and isinstance(result, Tensor):
+                    stack[-1].calls.append((found[1], (result.shape[-2], result.shape[-1])))
+            return result
+
+    def leave(name: str, args: tuple[Any, ...], output: Any) -> None:
+        stack.pop()
+
+    with watched(model, enter, leave), Recorder():
+        output = model(x)
+    return seen, output
+
+
+def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str, seen: Trace) -> str:
+    """Say where the two networks first part, that is which layer's code does not commute with t, and why."""
+    ours, theirs = _events(folded, x), _events(plain, d4.apply(t, x))
+    stack: list[str] = []
+    for (name, leaves, got), (_, _, want) in zip(ours, theirs):
+        if leaves:
+            stack.pop()
+        if not _agree(got, want, t, seen.sizes):
+            break
+        if not leaves:
+            stack.append(name)
+    else:  # the folded network stopped where sizes no longer meet
+        name, leaves, _ = theirs[min(len(ours), len(theirs) - 1)]
+    if leaves:
+        return f"{describe(plain, name)}: {_reason(plain, name, seen)}"
+    caller = stack[-1] if stack else ""
+    return f"{describe(plain, caller)}, in its own code before {name!r}: {_reason(plain, caller, seen)}"
+
+
+def describe(model: nn.Module, name: str) -> str:
+    """A layer's path and class, for messages."""
+    kind = type(model.get_submodule(name)).__name__
+    return f"layer {name!r} ({kind})" if name else f"the network itself ({kind})"
+
+
+@contextmanager
+def watched(
+    model: nn.Module,
+    enter: Callable[[str, tuple[Any, ...]], None],
+    leave: Callable[[str, tuple[Any, ...], Any], None],
+) -> Iterator[None]:
+    """Call ``enter`` and ``leave`` around every module's forward."""
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            before = module.register_forward_pre_hook(lambda _, args, name=name: enter(name, args))
+            after = module.register_forward_hook(lambda _, args, output, name=name: leave(name, args, output))
+            hooks.callback(before.remove)
+            hooks.callback(after.remove)
+        yield
+
+
+def _events(model: nn.Module, x: Tensor) -> list[tuple[str, bool, Any]]:
+    """What every module was given and what it gave, as (name, whether given back, value), in order."""
+    found: list[tuple[str, bool, Any]] = []
+    enter = lambda name, args: found.append((name, False, args))  # noqa: E731
+    leave = lambda name, args, output: found.append((name, True, output))  # noqa: E731
+    with suppress(RuntimeError), torch.no_grad(), watched(model, enter, leave):
+        model(x)
+    return found
+
+
+def _agree(got: Any, want: Any, t: str, sizes: set[Pair]) -> bool:
+    """Whether two values correspond: as maps in either layout, as tokens, or by being invariant."""
+    if isinstance(got, (tuple, list)):
+        return all(_agree(g, w, t, sizes) for g, w in zip(got, want))
+    if not isinstance(got, Tensor) or not got.is_floating_point():
+        return True
+    return any(same(got, candidate) for candidate in _turned_back(want, d4.inverse(t), sizes))
+
+
+def _turned_back(want: Tensor, undo: str, sizes: set[Pair]) -> Iterator[Tensor]:
+    yield want
+    if want.ndim == 4:
+        yield d4.apply(undo, want)
+        yield d4.apply(undo, want.movedim(-1, 1)).movedim(1, -1)
+    for axis, length in enumerate(want.shape):
+        for height, width in sizes:
+            area = height * width
+            # Tokens: positions in reading order, after a class token or inside a flattened batch.
+            if area > 1 and length >= area and length % area <= 1:
+                head, rest = want.movedim(axis, -1).split([length % area, length - length % area], -1)
+                maps = d4.apply(undo, rest.unflatten(-1, (-1, height, width)))
+                yield torch.cat([head, maps.flatten(-3)], -1).movedim(-1, axis)
+
+
+def same(got: Tensor, want: Tensor, tolerance: float = 1e-9) -> bool:
+    """Whether two float64 results are equal up to rounding."""
+    if got.shape != want.shape:
+        return False
+    scale = want.abs().max().item() if want.numel() else 0.0
+    return bool((got - want).abs().max().item() <= tolerance * scale) if want.numel() else True
+
+
+def _reason(model: nn.Module, name: str, seen: Trace) -> str:
+    module = model.get_submodule(name)
+    for own, _ in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+        if "pos" in own:
+            return f"it adds a positional embedding ({own})"
+    if "PosEmb" in type(module).__name__:
+        return "it is a positional embedding"
+    called = seen.functions.get(name, set())
+    for function, reason in _REASONS.items():
+        if function in called:
+            return reason
+    if isinstance(module, nn.Linear):
+        return "it has weights of its own for every position; pool globally before it"
+    return "it does not treat all positions and directions alike, and no rule for it is known"
+
+
+def _map_size(args: tuple[Any, ...]) -> Pair | None:
+    x = args[0] if args else None
+    return (x.shape[-2], x.shape[-1]) if isinstance(x, Tensor) and x.ndim == 4 else None

@@ -1,1 +1,0 @@
-"""Measuring a trained network."""

@@ -1,0 +1,1 @@
+"""A run: its settings, its folder and what it leaves on disk."""

@@ -1,0 +1,104 @@
+"""Where a run comes from: what its folder says so that anyone can do it again."""
+
+import dataclasses
+import os
+import platform
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from transnet.data import DataSet
+from transnet.runs import recipes
+from transnet.runs.config import TrainConfig, data_name, from_dict, to_dict
+
+
+def describe(config: TrainConfig, data: DataSet) -> dict[str, Any]:
+    """The content of ``config.json``."""
+    # Where on a machine the folder lies is no part of a run.
+    out = Path(config.out).name if Path(config.out).is_absolute() else config.out
+    return {
+        "schema": 1,
+        "train": to_dict(dataclasses.replace(config, out=out, resume=False)),
+        "data": {
+            "name": data.name,
+            "classes": list(data.classes),
+            "channels": data.channels,
+            "image_size": data.image_size,
+            "stored_size": data.stored_size,
+            "mean": list(data.mean),
+            "std": list(data.std),
+            "flip": data.augmentation.flip if config.flip is None else config.flip,
+            "pad": data.augmentation.pad if config.pad is None else config.pad,
+            "sizes": {"train": len(data.train), "val": len(data.val) if data.val else 0, "test": len(data.test)},
+            "skipped": list(data.skipped),
+            "fingerprint": data.fingerprint,
+        },
+    }
+
+
+def command(config: TrainConfig, defaults: dict[str, Any]) -> str:
+    """The command that does this run again: only what differs from the recipe's defaults."""
+    words = ["transnet", "train", shlex.quote(config.data)]
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        standard = defaults.get(field.name, field.default)
+        if field.name in ("data", "resume") or (
+            value == standard and field.name not in ("transforms", "recipe", "seed")
+        ):
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        if isinstance(value, bool) and isinstance(field.default, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            words += [flag, shlex.quote(str(value))]
+    return " ".join(words)
+
+
+def command_elsewhere(settings: dict[str, Any], name: str) -> str:
+    """The command that does a run again on another machine.
+
+    Where its data and its folder lay, and how it was watched and saved, is no part of it.
+
+    Args:
+        settings: the run's, as `transnet.runs.config.to_dict` gives them.
+        name: of the folder to suggest.
+    """
+    config = from_dict(settings)
+    neutral = dataclasses.replace(
+        config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,
+        tensorboard=True, device="auto",
+    )  # fmt: skip
+    return command(neutral, recipes.settings(config.recipe, config.data))
+
+
+def versions() -> dict[str, str]:
+    """What the run ran on."""
+    import timm
+    import torch
+    import torchvision
+
+    import transnet
+
+    return {
+        "transnet": transnet.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source: what TRANSNET_COMMIT says, for a copy of a checkout, or else the checkout's own."""
+    if given := os.environ.get("TRANSNET_COMMIT"):
+        return given
+    source = Path(__file__).parent
+    if not (source.parents[2] / ".git").exists():
+        return None
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        answer = subprocess.run(asked, cwd=source, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,39 @@
+"""Recipes: where the defaults of `transnet train` come from.
+
+A recipe is one short file: what it reaches, the command, and only what differs from the defaults of `TrainConfig`.
+Base and TransNet always take the same recipe.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+NAMES = ("fast", "paper")
+
+
+def settings(recipe: str, data: str) -> dict[str, Any]:
+    """What a recipe sets for a data set (a name, or a path that ends in one), beside the defaults."""
+    if recipe not in NAMES:
+        raise ValueError(f"--recipe: unknown {recipe!r}; known are {' '.join(NAMES)}")
+    module = import_module(f"transnet.runs.recipes.{recipe}")
+    return {"recipe": recipe, **module.SETTINGS, **module.PER_DATA.get(Path(data).stem, {})}
+
+
+def default_model(data: str, *, image_size: int, channels: int) -> str:
+    """The backbone a data set is trained with where none is asked for."""
+    named = {
+        "cifar10": "resnet18-cifar",
+        "cifar100": "resnet18-cifar",
+        "imagenet200": "torchvision:resnet50",
+        "imagenette": "torchvision:resnet18",
+        "imagewoof": "torchvision:resnet18",
+        "fashion-mnist": "resnet20-small",
+        "digits": "resnet8-small",
+    }
+    if data in named:
+        return named[data]
+    if image_size <= 28:
+        return "resnet8-small" if image_size <= 16 else "resnet20-small"
+    if image_size <= 64:
+        return "resnet18-cifar"
+    return "torchvision:resnet18" if channels == 3 else "timm:resnet18"

@@ -1,0 +1,125 @@
+"""Weights from a file of unknown origin into a model, without trusting the file.
+
+A safetensors file holds numbers and a header that says how they lie; nothing in it is executed. What a header may
+still do is lie about sizes. So it is read first, alone, and compared with the model's own names and shapes, which
+come from building it without memory; only where both agree is the model built and the rest of the file read.
+"""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from transnet.runs.config import ConfigError
+
+# A network of ten thousand tensors has a header of about 1 MB.
+LONGEST_HEADER = 16 * 2**20
+_TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def load_weights(
+    path: Path, build: Callable[[], nn.Module], what: str, *, finish: Callable[[nn.Module], nn.Module] | None = None
+) -> nn.Module:
+    """Build a model and fill it from a safetensors file; in evaluation mode, on the CPU.
+
+    Args:
+        path: the file.
+        build: makes the model with any weights; called first without memory (on the meta device), then again.
+        what: the model's name, for messages.
+        finish: changes the built model as a fold does: kernels may turn, and ``folded_pads`` join its names.
+
+    Raises:
+        ConfigError: where the file is damaged, does not fit the model or holds values that are not finite.
+    """
+    found = read_shapes(path)
+    try:
+        with torch.device("meta"):
+            blank = build().state_dict()
+    except ValueError:
+        raise
+    except Exception as error:  # a library's own reasons why these settings make no network
+        raise ConfigError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
+    wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in blank.items()}
+    if finish is None:
+        compare_shapes(path, found, wanted, what)
+        model = build()
+    else:
+        given = {name: shape for name, shape in found.items() if not name.endswith("folded_pads")}
+        compare_shapes(path, _unturned(given), _unturned(wanted), what)
+        model = finish(build())
+    tensors = read_tensors(path)
+    try:
+        model.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        raise ConfigError(f"{path} does not fit {what}: {str(error).splitlines()[-1].strip()}") from error
+    return model.eval()
+
+
+def _unturned(shapes: Shapes) -> Shapes:
+    """The same for a kernel and for that kernel turned by 90 degrees; the strict loading tells them apart."""
+    return {name: ((*shape[:2], *sorted(shape[2:])), dtype) for name, (shape, dtype) in shapes.items()}
+
+
+def read_shapes(path: Path) -> Shapes:
+    """Names, shapes and types in a safetensors file, from its header alone."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist or is not a file; a model's weights are needed there")
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        start = file.read(8)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+    if len(start) < 8 or length + 8 > size:
+        raise ConfigError(f"{path} is damaged: a header of {length:,} bytes in a file of {size:,}")
+    if length > LONGEST_HEADER:
+        raise ConfigError(f"{path}: a header of {length:,} bytes; at most {LONGEST_HEADER:,} are read")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            known = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+    except (SafetensorError, ValueError, TypeError, OverflowError, OSError) as error:
+        raise ConfigError(f"{path} is damaged ({error})") from error
+    for name, (_, kind) in known.items():
+        if kind not in _TYPES:
+            raise ConfigError(f"{path}: {name!r} is of type {kind}; known are {' '.join(_TYPES)}")
+    return {name: (shape, _TYPES[kind]) for name, (shape, kind) in known.items()}
+
+
+def compare_shapes(path: Path, found: Shapes, wanted: Shapes, what: str) -> None:
+    """Raise where a file's tensors are not a model's."""
+    wrong = [f"{name!r} is missing" for name in wanted if name not in found]
+    wrong += [f"{name!r} is none of the model's" for name in found if name not in wanted]
+    for name, (shape, kind) in wanted.items():
+        if name not in found:
+            continue
+        given, given_kind = found[name]
+        if given != shape:
+            wrong.append(f"{name!r} has shape {given}, the model's is {shape}")
+        elif given_kind.is_floating_point != kind.is_floating_point:
+            wrong.append(f"{name!r} is {given_kind}, the model's is {kind}")
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise ConfigError(f"{path} does not fit {what}: {wrong[0]}{more}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors themselves, none of which may hold NaN or infinite values."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, ValueError, RuntimeError, OSError) as error:
+        raise ConfigError(f"{path} is damaged ({error})") from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ConfigError(f"{path}: {name!r} holds NaN or infinite values; the training that made it failed")
+    return tensors

@@ -1,0 +1,1 @@
+"""Graph rewrites for `torch.compile` on a GPU."""

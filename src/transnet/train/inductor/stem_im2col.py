@@ -1,0 +1,93 @@
+"""A compiled step's first convolution as a product of columns, for a GPU.
+
+Images have three channels, and cuDNN's kernels want eight or more: it pads the images, and multiplies mostly zeros.
+Here the neighbourhoods are laid out as columns first, 3 · 3 · 3 = 27 values of which each is used, and the convolution
+becomes one of 1×1. Only where the images themselves need no gradient, and where the columns are no larger than what
+the convolution writes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from transnet.train.inductor.graph_edit import calls_of, replace_items, spliced
+
+_aten = torch.ops.aten
+_LANES = 8  # values of 16 bits in the 16 bytes a GPU reads at once: the columns' length is rounded up to it
+
+
+def columns(x: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
+    """Each output pixel's neighbourhood in ``x`` (B, C, H, W) as channels (B, L, H', W'), ordered y, x, channel.
+
+    L is rounded up to whole lanes with zeros.
+    """
+    x = _aten.constant_pad_nd(x, [padding[1], padding[1], padding[0], padding[0]])
+    x = x.permute(0, 2, 3, 1).contiguous()
+    images, height, width, channels = x.shape
+    down, across = ((side - k) // s + 1 for side, k, s in zip((height, width), kernel, stride, strict=True))
+    row = width * channels
+    windows = x.as_strided(
+        (images, down, across, kernel[0], kernel[1] * channels),
+        (height * row, stride[0] * row, stride[1] * channels, row, 1),
+    )
+    return _whole_lanes(windows.flatten(3)).permute(0, 3, 1, 2)
+
+
+def kernel_of_columns(weight: Tensor) -> Tensor:
+    """A kernel (O, C, h, w) as the 1×1 kernel (O, L, 1, 1) for `columns`."""
+    flat = _whole_lanes(weight.permute(0, 2, 3, 1).flatten(1))
+    return flat.reshape(*flat.shape, 1, 1)
+
+
+def kernel_from_columns(flat: Tensor, shape: list[int]) -> Tensor:
+    """The gradient with respect to `kernel_of_columns`' result, as one for a kernel of ``shape``."""
+    _, channels, height, width = shape
+    used = flat.flatten(1)[:, : channels * height * width]
+    return used.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
+
+
+def _whole_lanes(x: Tensor) -> Tensor:
+    return _aten.constant_pad_nd(x, [0, -x.shape[-1] % _LANES])
+
+
+def as_columns(node: fx.Node) -> bool:
+    """Rewrite one convolution of a joint graph, forward and backward; whether that was possible."""
+    args: Any = node.args
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = args
+    shape, before = list(weight.meta["val"].shape), x.meta["val"]
+    if bias is not None or transposed or groups != 1 or len(shape) != 4 or shape[1] >= _LANES:
+        return False
+    length = shape[1] * shape[2] * shape[3]
+    if length + -length % _LANES > shape[0] or list(dilation) != [1, 1]:
+        return False
+    if not node.meta["val"].is_contiguous(memory_format=torch.channels_last):  # as the columns' product will be
+        return False
+    if not any(padding) and before.storage_offset():  # part of another tensor, whose memory the columns would read
+        return False
+    calls = [
+        call
+        for call in calls_of(node.graph, _aten.convolution_backward.default)
+        if call.args[1:3] == (x, weight) and call.args[4:10] == args[3:]
+    ]
+    if any(call.args[-1] != [False, True, False] for call in calls):
+        return False
+    rest = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+
+    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        laid, flat = columns(x, shape[2:], stride, padding), kernel_of_columns(weight)
+        return laid, flat, _aten.convolution(laid, flat, None, *rest)
+
+    laid, flat, out = spliced(node, forward, x, weight)
+    laid.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # to lay them out again would be to write them again
+    node.replace_all_uses_with(out)
+
+    def gradient(dy: Tensor, laid: Tensor, flat: Tensor) -> tuple[Tensor]:
+        result = _aten.convolution_backward(dy, laid, flat, None, *rest, [False, True, False])[1]
+        return (kernel_from_columns(result, shape),)
+
+    for call in calls:
+        # Of the tuple (images, kernel, bias) only the kernel's is asked for.
+        replace_items(call, {1: spliced(call, gradient, call.args[0], laid, flat)[0]})
+    return True

@@ -1,0 +1,182 @@
+"""The named data sets, from archives of the published form with other pixels in them."""
+
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torchvision.datasets
+
+from data_files import class_folder, noise
+from transnet.data import Augmentation, DataError, open_data
+from transnet.data.catalog import imagenet200_classes
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+
+@pytest.fixture
+def root() -> Path:
+    return Path(os.environ["TRANSNET_DATA"])
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("cifar10", "cifar-10-python.tar.gz"),
+        ("cifar100", "cifar-100-python.tar.gz"),
+        ("fashion-mnist", "train-images-idx3-ubyte.gz"),
+        ("imagenette", "imagenette2-320.tgz"),
+        ("imagewoof", "imagewoof2-320.tgz"),
+    ],
+)
+def test_without_a_network_the_file_and_its_place_are_named(root: Path, name: str, file: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        open_data(name)
+    assert file in str(caught.value)
+    assert str(root) in str(caught.value)
+    assert time.monotonic() - began < 5
+
+
+def cifar_files(classes: int = 10) -> dict[str, bytes]:
+    def batch(seed: int, n: int) -> bytes:
+        pixels = np.random.default_rng(seed).integers(0, 256, (n, 3072), dtype=np.uint8)
+        return pickle.dumps({"data": pixels, "labels": [i % classes for i in range(n)]})
+
+    files = {f"data_batch_{i}": batch(i, 20) for i in range(1, 6)}
+    files["test_batch"] = batch(9, 10)
+    files["batches.meta"] = pickle.dumps({"label_names": [f"class {i}" for i in range(classes)]})
+    return files
+
+
+def publish_cifar(root: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = torchvision.datasets.CIFAR10
+    path = root / kind.filename
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"{kind.base_folder}/{name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    monkeypatch.setattr(kind, "tgz_md5", md5(path.read_bytes()))
+    monkeypatch.setattr(kind, "train_list", [[n, md5(d)] for n, d in files.items() if n.startswith("data")])
+    monkeypatch.setattr(kind, "test_list", [["test_batch", md5(files["test_batch"])]])
+    meta = {"filename": "batches.meta", "key": "label_names", "md5": md5(files["batches.meta"])}
+    monkeypatch.setattr(kind, "meta", meta)
+
+
+def test_cifar_from_its_archive(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = cifar_files()
+    publish_cifar(root, files, monkeypatch)
+    data = open_data("cifar10")
+    assert (len(data.train), len(data.test), len(data.classes)) == (100, 10, 10)
+    assert (data.image_size, data.augmentation) == (32, Augmentation(pad=4, flip=True))
+    first = pickle.loads(files["data_batch_1"])["data"][0].reshape(3, 32, 32).transpose(1, 2, 0)
+    assert np.array_equal(data.train.decode(0), first)
+    assert open_data("cifar10").fingerprint == data.fingerprint
+
+
+class Trap:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_unverified_is_unpickled(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_cifar(root, cifar_files(), monkeypatch)
+    open_data("cifar10")
+    trap = tmp_path / "sprung"
+    for name in ("data_batch_2", "test_batch", "batches.meta"):
+        path = root / "cifar-10-batches-py" / name
+        good = path.read_bytes()
+        path.write_bytes(pickle.dumps(Trap(trap)))
+        with pytest.raises(DataError, match="not the published ones"):
+            open_data("cifar10")
+        path.write_bytes(good)
+    assert not trap.exists()
+    pickle.loads(pickle.dumps(Trap(trap)))
+    assert trap.exists(), "the trap itself must work"
+
+
+def test_changed_cifar_archive_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_cifar(root, cifar_files(), monkeypatch)
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", "0" * 32)
+    with pytest.raises(DataError, match=f"expected is {'0' * 32}"):
+        open_data("cifar10")
+    assert not (root / "cifar-10-batches-py").exists()
+
+
+def test_fashion_mnist_from_its_archives(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = torchvision.datasets.FashionMNIST
+    images, labels = noise(0, 40, 784, 1), (np.arange(40) % 10).astype(np.uint8)
+    contents = [bytes(16) + images[:30].tobytes(), bytes(8) + labels[:30].tobytes()]
+    contents += [bytes(16) + images[30:].tobytes(), bytes(8) + labels[30:].tobytes()]
+    resources = []
+    (root / "fashion-mnist").mkdir()
+    for (name, _), content in zip(kind.resources, contents, strict=True):
+        packed = gzip.compress(content)
+        (root / "fashion-mnist" / name).write_bytes(packed)
+        resources.append((name, md5(packed)))
+    monkeypatch.setattr(kind, "resources", resources)
+    data = open_data("fashion-mnist")
+    assert (data.channels, data.image_size, len(data.train), len(data.test)) == (1, 28, 30, 10)
+    assert data.augmentation == Augmentation(pad=2, flip=True)
+    assert np.array_equal(data.test.decode(3), images[33].reshape(28, 28, 1))
+    assert data.test.labels.tolist() == list(range(10))
+
+
+def test_imagenette_that_is_there(root: Path) -> None:
+    wnids = tuple(torchvision.datasets.Imagenette._WNID_TO_CLASS)
+    class_folder(root / "imagenette2-320" / "train", wnids, n=2)
+    class_folder(root / "imagenette2-320" / "val", wnids, n=1, seed=500)
+    data = open_data("imagenette")
+    assert data.classes[:2] == ("tench", "English springer")
+    assert (data.image_size, data.stored_size, data.augmentation) == (
+        224,
+        256,
+        Augmentation(pad=0, flip=True),
+    )
+    assert (len(data.train), len(data.test)) == (20, 10)
+
+
+def test_imagenet200_is_picked_from_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = imagenet200_classes()
+    assert len(words) == len(set(words.values())) == 200
+    class_folder(tmp_path / "train", (*words, "n01440764"), n=1)
+    class_folder(tmp_path / "val", (*words, "n01440764"), n=1, seed=500)
+    (tmp_path / "test").mkdir()
+    monkeypatch.setenv("TRANSNET_IMAGENET", str(tmp_path))
+    data = open_data("imagenet200")
+    assert (len(data.train), len(data.test), len(data.classes)) == (200, 200, 200)
+    assert (data.classes[0], data.stored_size) == ("goldfish", 256)
+    (tmp_path / "val" / "n01443537").rename(tmp_path / "val" / "n00000000")
+    with pytest.raises(DataError, match="1 of 200 classes are missing, among them 'n01443537'"):
+        open_data("imagenet200")
+
+
+def test_imagenet200_without_imagenet() -> None:
+    with pytest.raises(DataError, match="TRANSNET_IMAGENET"):
+        open_data("imagenet200")
+
+
+def test_folder_of_that_name_replaces_a_download(root: Path) -> None:
+    class_folder(root / "cifar10", n=5, size=32)
+    data = open_data("cifar10")
+    assert (data.name, data.classes, data.augmentation) == ("cifar10", ("cat", "dog"), Augmentation(4, True))

@@ -1,0 +1,254 @@
+"""The report in a real browser: it renders, sorts, opens a run, and asks the network for nothing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_runs import images_file
+from transnet.report.page import write_report
+from transnet.runs.config import ConfigError
+from transnet.study.plan import Study
+from transnet.study.reproduce import reproduce
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+)  # fmt: skip
+
+
+def chromium() -> tuple[str, str]:
+    """Where the browser and its driver are, installed where they can be."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            pytest.skip("Chromium is missing, and only root can install it: tests/install_chromium.sh")
+        done = subprocess.run([Path(__file__).parent / "install_chromium.sh"], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip(f"Chromium cannot be installed: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    return shutil.which("chromium") or "", shutil.which("chromedriver") or ""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    binary, driver = chromium()
+    options = Options()
+    options.binary_location = binary
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    window = webdriver.Chrome(options=options, service=Service(driver))
+    yield window
+    window.quit()
+
+
+@pytest.fixture
+def page(browser: Any, small_study: Path) -> Iterator[Any]:
+    look(browser, 1280)
+    browser.get("about:blank")
+    browser.get((small_study / "report.html").as_uri())
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def look(browser: Any, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def column(page: Any, table: str, index: int) -> list[str]:
+    script = (
+        "return [...document.getElementById(arguments[0]).tBodies[0].rows].map(r => r.cells[arguments[1]].innerText)"
+    )
+    found: list[str] = page.execute_script(script, table, index)
+    return found
+
+
+def test_it_renders_tables_and_figures(page: Any) -> None:
+    assert page.title == "TransNet: digits-fast"
+    assert column(page, "digits-fast-pruned", 0)[:4] == ["base", "PT2", "PT3", "PT4"]
+    for svg in page.find_elements("css selector", "figure svg"):
+        assert svg.size["width"] > 300
+        assert svg.size["height"] > 150
+    assert len(page.find_elements("css selector", "figure svg")) == 4
+
+
+@pytest.mark.parametrize("index", [1, 4])  # accuracy and a difference, which may be below zero
+def test_a_click_sorts_and_another_turns_it_round(page: Any, index: int) -> None:
+    head = page.find_element("css selector", f"#digits-fast-pruned thead th:nth-child({index + 1})")
+    for descending in (True, False):
+        head.find_element("css selector", "button").click()
+        shown = [text.split()[0] for text in column(page, "digits-fast-pruned", index)]
+        values = [float(text.replace("−", "-")) for text in shown if text != "–"]
+        assert values == sorted(values, reverse=descending)
+    assert head.get_attribute("aria-sort") == "ascending"
+
+
+def test_rows_without_a_value_sort_last_both_ways(page: Any) -> None:
+    heads = page.find_elements("css selector", "#digits-fast-pruned thead button")
+    to_base = next(i for i, head in enumerate(heads) if head.text == "to base")
+    for _ in range(2):
+        heads[to_base].click()
+        assert column(page, "digits-fast-pruned", 0)[-1] == "base"
+
+
+def test_a_run_is_one_click_away(page: Any) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    run = page.find_element("id", "run-digits-fast-t2-s1")
+    every = page.find_element("css selector", "details.runs")
+    assert not every.get_property("open")
+    assert not page.find_element("css selector", "#run-digits-fast-t2-s1 summary").is_displayed()
+    page.find_element("link text", "digits-fast-t2-s1").click()
+    WebDriverWait(page, 10).until(lambda _: run.get_property("open"))  # the page hears of its new address later
+    assert "transnet train digits --out runs/digits-fast-t2-s1" in run.text
+    assert "train_fraction" in run.text
+    assert len(run.find_elements("css selector", ".curve polyline")) == 4
+    every.find_element("css selector", "summary").click()
+    assert not every.get_property("open")
+    page.find_element("link text", "digits-fast-t2-s1").click()  # the address stays as it is
+    WebDriverWait(page, 10).until(lambda _: every.get_property("open"))
+
+
+def test_a_runs_address_opens_it(page: Any, small_study: Path) -> None:
+    page.get("about:blank")
+    page.get((small_study / "report.html").as_uri() + "#run-digits-fast-t4-s0")
+    assert "transnet train digits" in page.find_element("id", "run-digits-fast-t4-s0").text
+    assert not page.find_element("id", "run-digits-fast-t3-s0").get_property("open")
+
+
+def test_downloads_hold_the_tables(page: Any, small_study: Path) -> None:
+    script = "return fetch(arguments[0]).then(answer => answer.text())"
+    for kind, suffix in (("CSV", ".csv"), ("Markdown", ".md")):
+        link = page.find_element("link text", kind)
+        name = link.get_attribute("download")
+        assert name == f"digits-fast-pruned{suffix}"
+        assert page.execute_script(script, link.get_attribute("href")) == (small_study / "tables" / name).read_text()
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+def test_no_screen_has_to_scroll_sideways(page: Any, width: int) -> None:
+    look(page, width)
+    page.execute_script("document.querySelectorAll('details').forEach(details => details.open = true)")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_phone_shows_figures_whole(page: Any) -> None:
+    look(page, 390)
+    for svg in page.find_elements("css selector", "figure svg"):
+        assert svg.rect["x"] >= 0
+        assert svg.rect["x"] + svg.rect["width"] <= 390
+        sizes = page.execute_script(
+            "return [...arguments[0].querySelectorAll('text')].map(t => t.getBoundingClientRect().height)", svg
+        )
+        assert min(sizes) > 6
+
+
+def test_figures_stand_two_in_a_row_where_they_fit(page: Any) -> None:
+    def places() -> list[tuple[int, int]]:
+        return [(svg.rect["x"], svg.rect["y"]) for svg in page.find_elements("css selector", "figure svg")]
+
+    look(page, 1400)
+    (left, above), (right, beside), (_, below), _ = places()
+    assert left < right
+    assert abs(above - beside) < 2
+    assert below > above
+    look(page, 390)
+    assert len({x for x, _ in places()}) == 1
+    look(page, 1400)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert len({x for x, _ in places()}) == 1
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_phones_tables_have_a_header_of_one_line_sorted_or_not(page: Any) -> None:
+    look(page, 390)
+    table = page.find_element("id", "digits-fast-pruned")
+    header, row = (table.find_element("css selector", f"{part} tr") for part in ("thead", "tbody"))
+    before = header.rect["height"]
+    assert before < 1.5 * row.rect["height"]
+    header.find_element("css selector", "th:nth-child(2) button").click()
+    assert header.rect["height"] == before
+
+
+def test_a_wide_table_says_where_there_is_more_and_keeps_its_names(page: Any) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    box = page.find_element("css selector", ".wide:has(#digits-fast-pruned)")
+
+    def edges() -> set[str]:
+        return {name for name in (box.get_attribute("class") or "").split() if name.startswith("more-")}
+
+    def opacity() -> str:
+        found: str = page.execute_script("return getComputedStyle(arguments[0], '::after').opacity", box)
+        return found
+
+    look(page, 1600)
+    WebDriverWait(page, 10).until(lambda _: edges() == set())
+    assert opacity() == "0"
+    look(page, 390)
+    WebDriverWait(page, 10).until(lambda _: edges() == {"more-right"})
+    assert opacity() == "1"
+    name = page.find_element("css selector", "#digits-fast-pruned tbody th")
+    before = name.rect["x"]
+    for part, seen in ((2, {"more-left", "more-right"}), (1, {"more-left"})):
+        script = "const [box, part] = arguments; box.scrollLeft = (box.scrollWidth - box.clientWidth) / part"
+        page.execute_script(script, box.find_element("css selector", ".scroll"), part)
+        WebDriverWait(page, 10).until(lambda _, seen=seen: edges() == seen)
+        assert name.rect["x"] == before
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        style = "return getComputedStyle(arguments[0], '::after').display"
+        assert page.execute_script(style, box) == "none"
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_dark_and_light_are_both_legible(page: Any) -> None:
+    script = "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
+    seen = []
+    for _ in range(2):
+        text, ground = ([int(n) for n in re.findall(r"\d+", colour)][:3] for colour in page.execute_script(script))
+        assert abs(sum(text) - sum(ground)) > 450
+        seen.append(sum(text) > sum(ground))
+        page.find_element("id", "theme").click()
+    assert sorted(seen) == [False, True]
+
+
+def test_nothing_comes_from_the_network(page: Any, small_study: Path) -> None:
+    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    own = {"about", "chrome"}  # the browser's first tab
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data"} | own
+    text = (small_study / "report.html").read_text()
+    assert not re.search(r'(?:src|href)="(?!#|data:)', text.replace('xlink:href="#', 'href="#'))
+    assert str(small_study) not in text
+
+
+def test_data_that_moved_is_taken_from_where_it_lies(tmp_path: Path) -> None:
+    data = images_file(tmp_path / "before.npz")
+    study = Study("ensembles", data=str(data), seeds=1, epochs=1, out=str(tmp_path / "study"), device="cpu",
+                  model="resnet8-small")  # fmt: skip
+    reproduce(study, quiet=True)
+    measured = json.loads(next((tmp_path / "study" / "measured").glob("*.json")).read_text())["parts"]
+    shutil.rmtree(tmp_path / "study" / "measured")
+    data.rename(tmp_path / "after.npz")
+    write_report(tmp_path / "study", data=str(tmp_path / "after.npz"), device="cpu")
+    again = json.loads(next((tmp_path / "study" / "measured").glob("*.json")).read_text())["parts"]
+    assert again.keys() == measured.keys()
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no finished run of a study in it; make one with"):
+        write_report(tmp_path)

@@ -1,0 +1,117 @@
+"""A study on a cluster of several nodes, one of which dies in the middle."""
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_runs import images_file
+from transnet.runs.folder import Run
+from transnet.study.execute import Here, execute
+from transnet.study.plan import Study, plan
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A head that runs nothing, and two nodes of one core each."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    source = str(Path(__file__).parents[1] / "src")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))
+    # A dead node is noticed in seconds instead of half a minute.
+    system = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+    nodes = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": system}
+    )
+    nodes.victims = [nodes.add_node(num_cpus=1) for _ in range(2)]
+    ray.init(address=nodes.address, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    results = {path.name: Run(path).read_result() for path in (folder / "runs").iterdir()}
+    return {name: [result[part] for part in ("test", "train", "generalization")] for name, result in results.items()}
+
+
+@pytest.mark.slow
+def test_a_node_dies_and_the_results_are_those_of_an_undisturbed_study(cluster: Any, tmp_path: Path) -> None:
+    from transnet.study.ray import Cluster
+
+    def study(name: str) -> Study:
+        return Study(
+            "invariance", data="digits", seeds=1, epochs=40, train_fraction=0.2, device="cpu", out=str(tmp_path / name)
+        )
+
+    disturbed = study("disturbed")
+    killed: list[int] = []
+
+    def kill_a_node() -> None:
+        """When both nodes train and neither is nearly done."""
+        runs = tmp_path / "disturbed" / "runs"
+        while sum(len(Run(path).read_metrics()) >= 5 for path in runs.glob("*")) < 2:
+            time.sleep(0.05)
+        killed.extend(len(Run(path).read_metrics()) for path in runs.glob("*"))
+        cluster.remove_node(cluster.victims[0], allow_graceful=False)
+
+    killer = threading.Thread(target=kill_a_node, daemon=True)
+    killer.start()
+    outcome = execute(plan(disturbed), Cluster(disturbed), quiet=True)
+    killer.join(1)
+    assert killed
+    assert max(killed) < 40
+    assert not outcome.failed
+    calm = study("calm")
+    assert not execute(plan(calm), Here(calm), quiet=True).failed
+    assert scores(tmp_path / "disturbed") == scores(tmp_path / "calm")
+    for path in (tmp_path / "disturbed" / "runs").iterdir():
+        assert [entry["epoch"] for entry in Run(path).read_metrics()] == list(range(1, 41))
+
+
+@pytest.mark.slow
+def test_a_run_s_own_error_is_not_tried_again(cluster: Any, tmp_path: Path) -> None:
+    from transnet.study.ray import Cluster
+
+    study = Study("invariance", data="digits", seeds=1, epochs=1, train_fraction=0.1, device="cpu", out=str(tmp_path))
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "digits-fast-t2-s0").write_text("in the way")
+    outcome = execute(plan(study), Cluster(study), quiet=True)
+    assert list(outcome.failed) == ["digits-fast-t2-s0"]
+    assert "is a file; give a folder" in outcome.failed["digits-fast-t2-s0"]
+    assert sum(Run(path).finished for path in (tmp_path / "runs").iterdir()) == 3
+
+
+@pytest.mark.slow
+def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
+    from transnet.study.ray import Cluster
+
+    study = Study("invariance", data="digits", seeds=1, epochs=400, train_fraction=0.2, device="cpu", out=str(tmp_path))
+    place = Cluster(study)
+    for run in plan(study):
+        place.start(run)
+    while not any(len(Run(path).read_metrics()) >= 3 for path in (tmp_path / "runs").glob("*")):
+        assert place.ended() == []
+        time.sleep(0.1)
+    place.stop()
+    place.close()
+    begun = [Run(path) for path in (tmp_path / "runs").iterdir()]
+    assert 1 <= len(begun) < 4
+    assert not any(run.finished for run in begun)
+    assert any(list(run.state.glob("*/manifest.json")) for run in begun)
+
+
+@pytest.mark.slow
+def test_data_is_found_where_the_study_stands(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transnet.study.ray import Cluster
+
+    images_file(tmp_path / "x.npz")
+    monkeypatch.chdir(tmp_path)  # the nodes stand elsewhere
+    study = Study("invariance", data="x.npz", model="resnet8-small", seeds=1, epochs=1, device="cpu", out="study")
+    assert not execute(plan(study), Cluster(study), quiet=True).failed

@@ -1,0 +1,212 @@
+"""The first convolution of a compiled step as columns: the same values and gradients, by other means."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphs import Graphs, images, run
+from transnet import TransNet, backbones
+from transnet.train.inductor.rewrite import Rewrite
+from transnet.train.inductor.stem_im2col import columns, kernel_of_columns
+from transnet.train.step import compiler_options
+
+ATEN = torch.ops.aten
+
+
+def stems(graphs: Graphs) -> list[list[int]]:
+    """The kernels that convolutions, forward or backward, apply to three channels."""
+    calls = graphs.calls(ATEN.convolution.default), graphs.calls(ATEN.convolution_backward.default)
+    weights = [node.args[1] for node in calls[0]] + [node.args[2] for node in calls[1]]
+    shapes = [list(weight.meta["val"].shape) for weight in weights]  # type: ignore[union-attr]
+    return [shape for shape in shapes if shape[1] == 3]
+
+
+def wide_resnet8() -> nn.Module:
+    """With a stem of 32 kernels: its 27 columns are fewer."""
+    torch.manual_seed(0)
+    model = backbones.create("resnet8-small", num_classes=10, in_channels=3)
+    assert isinstance(model.conv1, nn.Conv2d)
+    first = nn.Conv2d(3, 32, 3, padding=1, bias=False)
+    model.conv1 = nn.Sequential(first, nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 16, 1, bias=False))
+    return model.to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("bn", ["joint", "separate"])
+def test_loss_gradients_and_running_statistics_stay(bn: Any) -> None:
+    net = TransNet(wide_resnet8(), ("r0", "r1"), bn=bn).double().train()
+    plain, rewritten = Graphs(None), Graphs(Rewrite())
+    expected = run(net, images().double(), plain)
+    found = run(net, images().double(), rewritten)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert rewritten.rewrite is not None
+    assert rewritten.rewrite.stems == 1
+    assert len(stems(plain)) == 2
+    assert not stems(rewritten)
+
+
+def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph() -> None:
+    net = TransNet(wide_resnet8(), ("r0", "r1")).train()
+    truth = run(net, images(), Graphs(None))
+    plain = run(net, images(), Graphs(None), mixed=True)
+    graphs = Graphs(Rewrite())
+    found = run(net, images(), graphs, mixed=True)
+    assert not stems(graphs)
+
+    def error(values: dict[str, Tensor]) -> Tensor:
+        far = [(values[name] - value).float().norm() / value.float().norm() for name, value in truth.items()]
+        return torch.stack(far).nan_to_num()
+
+    assert error(plain).max() > 0.01  # a bfloat16 has 8 bits
+    assert error(found).max() < 1.5 * error(plain).max()
+    assert error(found).mean() < 1.2 * error(plain).mean()
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),  # 27 columns for 16 results
+        nn.Conv2d(3, 64, 3, padding=1, bias=True),
+        nn.Conv2d(3, 64, 3, padding=2, dilation=2, bias=False),
+        nn.Conv2d(3, 48, 3, groups=3, bias=False),
+    ],
+    ids=["columns would be larger", "bias", "dilation", "groups"],
+)
+def test_other_first_convolutions_are_left_alone(stem: nn.Conv2d) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(stem, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(stem.out_channels, 10))
+    rewrite = Rewrite()
+    run(model, images(), Graphs(rewrite))
+    assert rewrite.stems == 0
+
+
+def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
+    torch.manual_seed(0)
+    before = nn.Conv2d(3, 3, 1, bias=False)
+    model = nn.Sequential(
+        before, nn.Conv2d(3, 64, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    )
+    rewrite = Rewrite()
+    found = run(model, images(), Graphs(rewrite))
+    assert rewrite.stems == 0
+    assert found["0.weight"].abs().max() > 0
+
+
+class Twice(nn.Module):
+    """One kernel used on the images in two ways."""
+
+    def __init__(self, **other: int) -> None:
+        super().__init__()
+        self.first, self.last, self.other = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Linear(64, 10), other
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = nn.functional.conv2d(x, self.first.weight, **self.other)
+        return self.last(self.first(x).mean((2, 3)) + again.sin().mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "other", [{"padding": 1}, {"padding": 2, "dilation": 2}, {"stride": 2}], ids=["the same", "dilated", "strided"]
+)
+def test_a_kernel_used_twice_gets_both_gradients(other: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    model = Twice(**other).double()
+    expected = run(model, images().double(), Graphs(None))
+    for name, value in run(model, images().double(), Graphs(Rewrite())).items():
+        assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
+
+
+def test_a_gradient_inside_the_loss_is_possible() -> None:
+    class Sharp(Twice):
+        def forward(self, x: Tensor) -> Tensor:
+            slope = torch.func.grad(lambda weight: nn.functional.conv2d(x, weight).sin().mean())(self.first.weight)
+            return super().forward(x) + slope.square().sum()
+
+    torch.manual_seed(0)
+    model = Sharp().double()
+    expected = run(model, images().double(), Graphs(None))
+    for name, value in run(model, images().double(), Graphs(Rewrite())).items():
+        assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
+
+
+class Part(nn.Module):
+    """Looks at a part of its batch, which lies within the memory of the whole."""
+
+    def __init__(self, padding: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 64, 3, padding=padding, bias=False), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x[2:]).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("padding", "stems"), [(0, 0), (1, 1)])
+def test_columns_are_not_read_beside_a_part_of_a_tensor(padding: int, stems: int) -> None:
+    graphs = Graphs(Rewrite())
+    run(Part(padding), images(), graphs)
+    assert graphs.rewrite is not None
+    assert graphs.rewrite.stems == stems
+
+
+def test_images_with_their_channels_first_are_left_alone() -> None:
+    graphs = Graphs(Rewrite())
+    run(Part(1), images().contiguous(), graphs)
+    assert graphs.rewrite is not None
+    assert graphs.rewrite.stems == 0
+
+
+def test_columns_make_a_convolution_a_product() -> None:
+    random = torch.Generator().manual_seed(0)
+    for side, kernel, stride, padding in (((8, 8), (3, 3), (1, 1), (1, 1)), ((9, 7), (5, 3), (2, 3), (2, 0))):
+        x = torch.randn(2, 3, *side, generator=random, dtype=torch.float64)
+        weight = torch.randn(64, 3, *kernel, generator=random, dtype=torch.float64)
+        laid = columns(x, list(kernel), list(stride), list(padding))
+        assert laid.shape[1] % 8 == 0
+        found = nn.functional.conv2d(laid, kernel_of_columns(weight))
+        torch.testing.assert_close(found, nn.functional.conv2d(x, weight, stride=stride, padding=padding))
+
+
+def test_its_mark_for_the_compilers_cache_is_of_its_source() -> None:
+    assert Rewrite().uuid() == Rewrite().uuid()
+
+
+def compiled_and_eager(model: nn.Module, device: torch.device, options: dict[str, Any]) -> tuple[list[Tensor], ...]:
+    """The gradients both ways, through the real compiler."""
+    model = nn.Sequential(nn.BatchNorm2d(3, affine=False), model).to(device, memory_format=torch.channels_last)
+    x = images().to(device, memory_format=torch.channels_last)
+
+    def gradients(forward: Any) -> list[Tensor]:
+        model.zero_grad()
+        forward(x).square().mean().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    torch._dynamo.reset()
+    return gradients(torch.compile(model, dynamic=False, options=options)), gradients(model)
+
+
+MODELS = [(Part(0), 0), (Part(1), 1), (Twice(padding=1), 2)]
+NAMES = ["part", "padded part", "twice"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "rewritten"), MODELS, ids=NAMES)
+def test_compiled_gradients_are_the_eager_ones(model: nn.Module, rewritten: int) -> None:
+    rewrite = Rewrite()
+    found, expected = compiled_and_eager(
+        model, torch.device("cpu"), {"joint_custom_post_pass": rewrite, "force_disable_caches": True}
+    )
+    assert rewrite.stems == rewritten
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", [model for model, _ in MODELS], ids=NAMES)
+def test_compiled_gradients_are_the_eager_ones_on_a_gpu(model: nn.Module) -> None:
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    device = torch.device("cuda")
+    found, expected = compiled_and_eager(model, device, compiler_options(device))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)

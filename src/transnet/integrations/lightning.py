@@ -68,7 +68,7 @@ class TransNetModule(lightning.LightningModule):
     def validation_step(self, batch: Any, index: int) -> None:
         """Loss and accuracy, full and pruned."""
         x, y = batch
-        logits = self.net(x)
+        logits = self.net.logits(x)
         # Over all processes: a callback that keeps the best checkpoint must not go by one process's share.
         self.log("val_loss", heads_loss(logits, y), batch_size=len(x), sync_dist=True)
         self.log("val_accuracy", _accuracy(logits.mean(1), y), prog_bar=True, batch_size=len(x), sync_dist=True)

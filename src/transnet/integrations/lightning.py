@@ -58,7 +58,7 @@ class TransNetModule(lightning.LightningModule):
     def training_step(self, batch: Any, index: int) -> Tensor:
         """Alg. 1 on one batch, and what is taught."""
         x, y = batch
-        logits = self.net(x)
+        logits = self.net.logits(x)
         loss = heads_loss(logits, y, label_smoothing=self.label_smoothing)
         if self.distillation:
             loss = loss + self.distillation * distillation_loss(logits, self.student)

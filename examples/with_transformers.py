@@ -24,7 +24,7 @@ class Classifier(nn.Module):
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         """The loss and the logits, by the Trainer's names."""
-        heads = self.net(pixel_values)
+        heads = self.net.logits(pixel_values)
         loss = {} if labels is None else {"loss": heads_loss(heads, labels)}
         return {**loss, "logits": heads.mean(1)}
 

@@ -93,7 +93,7 @@ def test_eval_mode_uses_the_running_statistics():
     net(torch.randn(8, 2, 8, 8, dtype=torch.float64))
     x = torch.randn(3, 2, 8, 8, dtype=torch.float64)
     net.eval()
-    assert torch.allclose(net(x)[:, 0], net.prune().eval()(x), rtol=1e-12)
+    assert torch.allclose(net.logits(x)[:, 0], net.prune().eval()(x), rtol=1e-12)
 
 
 def test_without_running_statistics_evaluation_keeps_the_transforms_apart_too():
@@ -102,7 +102,7 @@ def test_without_running_statistics_evaluation_keeps_the_transforms_apart_too():
     net = TransNet(model, T, bn="separate").eval()
     x = torch.randn(4, 2, 8, 8, dtype=torch.float64)
     for i, name in enumerate(T):
-        assert torch.allclose(net(x)[:, i], net.predict(x, heads=name), rtol=1e-12)
+        assert torch.allclose(net.logits(x)[:, i], net.predict(x, heads=name), rtol=1e-12)
 
 
 def test_prediction_with_fewer_heads_in_train_mode_splits_into_as_many():

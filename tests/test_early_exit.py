@@ -100,7 +100,7 @@ def test_images_that_a_later_head_could_not_take_are_refused_at_once(net):
 def test_the_curve_is_what_anytime_does(net, x):
     y = torch.arange(40) % 3
     thresholds = torch.tensor([0.0, 0.4, 0.6, 1.0])
-    points = curve(net(x).detach(), y, thresholds)
+    points = curve(net.logits(x).detach(), y, thresholds)
     for i, threshold in enumerate(thresholds.tolist()):
         probabilities, used = anytime(net, x, confidence=threshold)
         assert float(points.passes[i]) == pytest.approx(float(used.double().mean()))

@@ -45,7 +45,7 @@ def test_the_head_that_is_kept_can_be_taught():
     module = TransNetModule(net("r1,r0"), distillation=2.0).eval()
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 3
     module.log = lambda *_args, **_settings: None  # outside a Trainer there is nowhere to log to
-    logits = module.net(x)
+    logits = module.net.logits(x)
     assert torch.allclose(module.training_step((x, y), 0), heads_loss(logits, y) + 2 * distillation_loss(logits, 1))
     with pytest.raises(ValueError, match="r0 learns from others"):
         TransNetModule(net("r0"), distillation=1.0)

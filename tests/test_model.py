@@ -11,10 +11,11 @@ import torch
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 import torchvision
+from timm.loss import SoftTargetCrossEntropy
 from torch import nn
 
 from small_models import Bare, K, batch, small
-from transnet import TransNet, d4, heads_loss
+from transnet import TransNet, d4, distillation_loss, heads_loss
 
 # ------------------------------------------------------------------------------------------------- shapes and names
 
@@ -87,6 +88,53 @@ def test_a_name_may_repeat_and_pruning_takes_the_first():
     assert not torch.allclose(logits[:, 0], logits[:, 1])
     assert torch.allclose(net.prune()(x), logits[:, 0], atol=1e-6)
     assert torch.allclose(net.keep("r0")(x)[:, 0], logits[:, 0], atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------- output in evaluation mode
+
+
+def test_evaluation_mode_returns_the_mean_over_heads_like_any_classifier():
+    net = TransNet(small(), "r0,r1,r2")
+    x, _ = batch()
+    assert net(x).shape == (4, 3, K)
+    net.eval()
+    logits = net.logits(x)
+    assert logits.shape == (4, 3, K)
+    assert torch.equal(net(x), logits.mean(1))
+    assert torch.equal(net(x), net.predict(x))
+
+
+def test_eval_output_pruned_is_the_identity_head_at_one_pass():
+    net = TransNet(Bare(), "r1,r0,r2", eval_output="pruned").eval()
+    sizes = []
+    net.backbone.conv.register_forward_hook(lambda m, a, o: sizes.append(len(a[0])))
+    x, _ = batch()
+    assert torch.equal(net(x), net.prune()(x))
+    assert sizes[0] == 4
+    assert net.train()(x).shape == (4, 3, K)
+
+
+def test_eval_output_heads_returns_all_logits():
+    net = TransNet(small(), eval_output="heads").eval()
+    x, _ = batch()
+    assert torch.equal(net(x), net.logits(x))
+    net.eval_output = "full"
+    assert net(x).shape == (4, K)
+
+
+@pytest.mark.parametrize("eval_output", ["full", "pruned", "heads"])
+def test_the_loss_uses_all_heads_in_every_mode(eval_output):
+    net = TransNet(Bare(), "r0,r1", eval_output=eval_output)
+    x, y = batch()
+    training = net.loss(x, y)
+    assert torch.equal(net.eval().loss(x, y), training)
+
+
+def test_keep_keeps_eval_output_unless_the_identity_head_goes():
+    net = TransNet(Bare(), "r0,r1,r2", eval_output="pruned")
+    assert net.keep("r0", "r2").eval_output == "pruned"
+    assert net.keep("r1", "r2").eval_output == "full"
+    assert TransNet(Bare(), "r0,r1", eval_output="heads").keep("r1").eval_output == "heads"
 
 
 # ------------------------------------------------------------------------------------------------- custom transforms
@@ -165,13 +213,60 @@ def test_sample_weights_are_relative_and_zero_leaves_a_sample_out():
     assert torch.allclose(heads_loss(logits, y, sample_weight=torch.full((6,), 7.0)), heads_loss(logits, y))
 
 
+def test_a_criterion_is_averaged_over_the_heads():
+    logits, y = torch.randn(6, 3, K), torch.randint(K, (6,))
+    weighted = nn.CrossEntropyLoss(weight=torch.rand(K))
+    expected = torch.stack([weighted(logits[:, j], y) for j in range(3)]).mean()
+    assert torch.allclose(heads_loss(logits, y, criterion=weighted), expected)
+    assert torch.allclose(heads_loss(logits, y, criterion=nn.CrossEntropyLoss()), heads_loss(logits, y))
+    per_image = nn.CrossEntropyLoss(reduction="none")
+    assert torch.allclose(heads_loss(logits, y, criterion=per_image), heads_loss(logits, y))
+
+
+def test_criteria_for_several_labels_ignored_labels_and_timms_losses():
+    logits = torch.randn(6, 2, K)
+    labels = torch.randint(2, (6, K)).float()
+    bce = nn.BCEWithLogitsLoss()
+    expected = (bce(logits[:, 0], labels) + bce(logits[:, 1], labels)) / 2
+    assert torch.allclose(heads_loss(logits, labels, criterion=bce), expected)
+    assert heads_loss(logits[..., :1], labels[:, :1], criterion=bce) > 0
+    y = torch.randint(K, (6,))
+    y[:2] = -100
+    ignoring = nn.CrossEntropyLoss(ignore_index=-100)
+    assert torch.allclose(heads_loss(logits, y, criterion=ignoring), heads_loss(logits[2:], y[2:]))
+    one_hot = F.one_hot(y.clamp_min(0), K).float()
+    timms = SoftTargetCrossEntropy()
+    assert torch.allclose(heads_loss(logits, one_hot, criterion=timms), heads_loss(logits, one_hot))
+
+    def focal(z, y):
+        ce = F.cross_entropy(z, y, reduction="none")
+        return (1 - (-ce).exp()) ** 2 * ce
+
+    net = TransNet(Bare(), "r0,r1")
+    x, y = batch()
+    net.loss(x, y, criterion=focal).backward()
+    assert all(g.weight.grad.any() for g in net.heads)
+
+
+def test_loss_of_adds_distillation_to_the_loss_of_the_heads():
+    net = TransNet(Bare(), "r1,r0")
+    x, y = batch()
+    output = net(x)
+    assert torch.equal(net.loss_of(output, y), heads_loss(output, y))
+    expected = heads_loss(output, y, label_smoothing=0.1) + 0.5 * distillation_loss(output, student=1)
+    assert torch.allclose(net.loss_of(output, y, distillation=0.5, label_smoothing=0.1), expected)
+    assert torch.allclose(net.loss(x, y, distillation=0.5, label_smoothing=0.1), expected)
+    with pytest.raises(ValueError, match="r0"):
+        TransNet(Bare(), "r1,r2").loss(x, y, distillation=0.5)
+
+
 # -------------------------------------------------------------------------------------------------------- prediction
 
 
 def test_predict_is_the_mean_over_heads():
     net = TransNet(Bare(), "r0,r1,r3").eval()
     x, _ = batch()
-    logits = net(x)
+    logits = net.logits(x)
     assert torch.allclose(net.predict(x), logits.mean(1), atol=1e-6)
     assert torch.allclose(net.predict(x, average="probabilities"), logits.softmax(-1).mean(1), atol=1e-6)
     assert torch.allclose(net.predict(x, heads="r1"), logits[:, 1], atol=1e-6)
@@ -183,8 +278,8 @@ def test_flip_is_before_the_transform_never_after():
     net.heads[0].double(), net.backbone.double()
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     x[..., :4, :] = 0  # so that a flip before and after r1 differ
-    before = (net(x) + net(x.flip(-1))).mean(1) / 2
-    after = (net(x)[:, 0] + net.heads[0](net.backbone(d4.apply("r1", x).flip(-1)))) / 2
+    before = (net(x) + net(x.flip(-1))) / 2
+    after = (net(x) + net.heads[0](net.backbone(d4.apply("r1", x).flip(-1)))) / 2
     assert torch.allclose(net.predict(x, flip=True), before)
     assert not torch.allclose(before, after)
 
@@ -223,9 +318,9 @@ def test_prune_gives_back_the_models_class_keys_and_the_first_head_bit_for_bit()
     pruned = net.prune()
     assert type(pruned) is type(model)
     assert list(pruned.state_dict()) == list(model.state_dict())
-    assert torch.equal(pruned(x), net.keep("r0")(x)[:, 0])
+    assert torch.equal(pruned(x), net.keep("r0")(x))
     assert torch.equal(pruned(x), net.keep("r0").predict(x))
-    assert torch.allclose(pruned(x), net(x)[:, 0], rtol=1e-4, atol=1e-5)
+    assert torch.allclose(pruned(x), net.logits(x)[:, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_keep_and_prune_share_nothing():

@@ -173,6 +173,8 @@ def test_features_that_still_have_positions():
         ({"heads": "one"}, "heads: unknown 'one'; known are separate shared"),
         ({"init": "zero"}, "init: unknown 'zero'"),
         ({"bn": "none"}, "bn: unknown 'none'"),
+        ({"eval_output": "mean"}, "eval_output: unknown 'mean'; known are full pruned heads"),
+        ({"transforms": "r1,r2", "eval_output": "pruned"}, "eval_output: 'pruned' .* r1 r2; .*'full' or 'heads'"),
     ],
 )
 def test_unknown_options(kwargs, message):
@@ -240,7 +242,7 @@ def test_targets_that_do_not_fit():
         heads_loss(logits, torch.rand(4))
     with pytest.raises(TypeError, match="must be floating point"):
         heads_loss(logits, torch.ones(4, K, dtype=torch.long))
-    with pytest.raises(ValueError, match="logits: shape"):
+    with pytest.raises(ValueError, match=r"logits: shape \(4, 5\).*net\.logits\(x\)"):
         heads_loss(logits[:, 0], torch.tensor([0, 1, 2, 3]))
     with pytest.raises(TypeError, match="targets: a tensor is needed, list was given"):
         heads_loss(logits, [0, 1, 2, 3])
@@ -253,3 +255,40 @@ def test_targets_that_do_not_fit():
     assert heads_loss(logits, torch.tensor([0, 1, 2, 3], dtype=torch.uint16)).isfinite()
     with pytest.raises(ValueError, match="one per image"):
         heads_loss(logits, torch.tensor([0, 1, 2, 3]), sample_weight=torch.ones(2))
+
+
+def test_rows_that_are_not_distributions_are_refused_and_bce_is_named():
+    logits = torch.randn(4, 2, K)
+    multi_hot = torch.tensor([1.0, 1, 0, 0, 0]).expand(4, K)
+    for rows in (multi_hot, torch.zeros(4, K), torch.full((4, K), 0.203)):
+        with pytest.raises(ValueError, match=r"must sum to 1.*criterion=nn\.BCEWithLogitsLoss\(\)"):
+            heads_loss(logits, rows)
+    assert heads_loss(logits, torch.full((4, K), 0.2009).half()).isfinite()
+
+
+def test_a_single_class_is_refused():
+    for y in (torch.zeros(4, dtype=torch.long), torch.ones(4, 1)):
+        with pytest.raises(ValueError, match="single class"):
+            heads_loss(torch.randn(4, 2, 1), y)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"label_smoothing": 0.1}, {"sample_weight": torch.zeros(4)}, {"reduction": "none"}]
+)
+def test_settings_that_belong_to_the_criterion(settings):
+    with pytest.raises(ValueError, match=f"criterion: {next(iter(settings))} cannot be combined"):
+        heads_loss(torch.randn(4, 2, K), torch.zeros(4).long(), criterion=nn.CrossEntropyLoss(), **settings)
+
+
+@pytest.mark.parametrize("returned", [torch.ones(4, K), torch.ones(3), 1.0, None])
+def test_a_criterion_that_returns_neither_a_scalar_nor_one_value_per_image(returned):
+    with pytest.raises(ValueError, match=r"a scalar tensor or one value per image, \(4,\)"):
+        heads_loss(torch.randn(4, 2, K), torch.zeros(4).long(), criterion=lambda z, y: returned)
+
+
+def test_a_criterion_that_cannot_be_called_or_gets_one_heads_logits():
+    y = torch.zeros(4).long()
+    with pytest.raises(TypeError, match="criterion: str was given"):
+        heads_loss(torch.randn(4, 2, K), y, criterion="bce")
+    with pytest.raises(ValueError, match=r"net\.logits\(x\)"):
+        heads_loss(torch.randn(4, K), y, criterion=nn.CrossEntropyLoss())

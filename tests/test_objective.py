@@ -51,7 +51,7 @@ def test_every_head_on_every_copy_holds_each_head_on_its_own() -> None:
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     across = net(x, across=True)
     assert across.shape == (4, 3, 3, 3)
-    torch.testing.assert_close(across.diagonal(dim1=1, dim2=2).mT, net(x))
+    torch.testing.assert_close(across.diagonal(dim1=1, dim2=2).mT, net.logits(x))
     rotated = torch.rot90(x, 1, (-2, -1))
     torch.testing.assert_close(across[:, 1, 2], net.heads[2](net.backbone(rotated)))
 

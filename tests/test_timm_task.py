@@ -12,7 +12,7 @@ from transnet.integrations.timm import TransNetTask
 @pytest.fixture
 def net():
     torch.manual_seed(0)
-    return TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r0,r1")
+    return TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r0,r1", eval_output="heads")
 
 
 X, Y = torch.randn(6, 1, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 5
@@ -35,7 +35,7 @@ def test_timms_criteria_with_soft_targets_work(net):
 
 
 def test_the_head_that_is_kept_can_be_taught():
-    net = TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r1,r0").eval()
+    net = TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r1,r0", eval_output="heads").eval()
     task = TransNetTask(net, distillation=2.0, verbose=False).eval()
     wanted = heads_loss(net(X), Y) + 2 * distillation_loss(net(X), 1)
     assert torch.allclose(task(X, Y)["loss"], wanted)
@@ -58,7 +58,10 @@ def test_checkpoints_hold_the_transnet_and_load_again(net):
     task.setup_ema(decay=0.9)
     state = task.get_checkpoint_state()["state_dict"]
     assert set(state) == set(net.state_dict())
-    other = TransNetTask(TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r0,r1"), verbose=False)
+    other = TransNetTask(
+        TransNet(timm.create_model("test_resnet", num_classes=5, in_chans=1), "r0,r1", eval_output="heads"),
+        verbose=False,
+    )
     other.load_checkpoint_state(state)
     assert torch.equal(other.eval().get_eval_model()(X), task.eval().get_eval_model()(X))
     assert set(task.get_checkpoint_state(ema=True)["state_dict_ema"]) == set(net.state_dict())

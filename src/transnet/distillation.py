@@ -4,7 +4,7 @@ Beyond the paper: pruned to one head, a network forgets what the others know. Wi
 head learns it while they all train, for no further pass. Self-supervised label augmentation (Lee et al., 2020) teaches
 one more classifier in this way.
 
->>> logits = net(images)
+>>> logits = net(images)                     # in training mode; net.logits(images) in every mode
 >>> loss = heads_loss(logits, labels) + distillation_loss(logits)
 """
 
@@ -23,7 +23,7 @@ def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
     fixed, so that it does not come down to the student.
 
     Args:
-        logits: (B, m, K), as ``net(x)`` gives them.
+        logits: (B, m, K), from ``net.logits(x)``.
         student: the number of the head that learns: `TransNet.prune` keeps ``net.transforms.index("r0")``.
     """
     if logits.ndim != 3 or logits.shape[1] < 2:

@@ -118,7 +118,7 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
     """Accuracy and cost of anytime prediction for many thresholds at once, from the outputs of all heads.
 
     Args:
-        logits: (N, m, K), as `net(x)` gives them.
+        logits: (N, m, K), from `net.logits(x)`.
         y: labels (N,).
         confidences: the thresholds; by default from a half, where every image stops after one head, to 1, fine where
             they crowd near 1.

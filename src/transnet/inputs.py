@@ -4,13 +4,14 @@ Values are read only from CPU tensors: on a GPU that would synchronise it and br
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from transnet import d4
 
+EvalOutput = Literal["full", "pruned", "heads"]
 Transform = str | tuple[str, Callable[[Tensor], Tensor]]
 
 
@@ -95,6 +96,52 @@ def one_of(argument: str, value: Any, known: tuple[str, ...]) -> None:
         raise ValueError(f"{argument}: unknown {value!r}; known are {' '.join(known)}")
 
 
+def check_eval_output(value: Any, names: tuple[str, ...]) -> None:
+    """Raise if a network with the named heads cannot return this output in evaluation mode."""
+    one_of("eval_output", value, get_args(EvalOutput))
+    if value == "pruned" and "r0" not in names:
+        raise ValueError(
+            f"eval_output: 'pruned' is the identity head r0, and the transforms are {' '.join(names)}; add r0 to them, "
+            "or use eval_output='full' or 'heads'"
+        )
+
+
+def head_indices(names: str | Iterable[str], known: tuple[str, ...]) -> tuple[int, ...]:
+    """The numbers of the named heads; a repeated name means its first head."""
+    if not isinstance(names, Iterable):
+        raise TypeError(f"heads: {names!r} was given; names are needed, of {' '.join(known)}")
+    names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
+    if not names:
+        raise ValueError(f"heads: none given; this network has {' '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise ValueError(f"heads: unknown {name!r}; this network has {' '.join(known)}")
+    return tuple(known.index(name) for name in names)
+
+
+def check_prunable(name: str, known: tuple[str, ...], *, custom: bool, sized: bool) -> None:
+    """Raise if a network cannot be pruned to the named head."""
+    if name not in known:
+        others = [t for t in dict.fromkeys(known) if t in d4.NAMES]
+        calls = " or ".join("prune()" if t == "r0" else f"prune({t!r}, image_size=…)" for t in others)
+        works = f"{calls} would work" if calls else "only heads of D4's transforms can be pruned to"
+        raise ValueError(f"prune: there is no head {name!r} among {' '.join(known)}; {works}")
+    if custom:
+        raise ValueError(f"prune: {name!r} is a custom transform; only those of D4 fold into the weights")
+    if name != "r0" and not sized:
+        raise ValueError(f"prune({name!r}): image_size=… is needed, since the folded network is tied to one size")
+
+
+def check_transformed(name: str, x: Tensor, y: Any) -> None:
+    """Raise if a custom transform did not turn the batch ``x`` into a batch of the same shape."""
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        made = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(
+            f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {made}; "
+            "a transform must return a batch of the same shape"
+        )
+
+
 def readable(x: Tensor) -> bool:
     """Whether looking at the values is free and can be traced."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -165,28 +212,73 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
         raise ValueError("images: the batch holds NaN or infinite values")
 
 
+def check_logits(logits: Tensor) -> None:
+    """Raise if a loss over heads gets anything other than the logits of all heads."""
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits: a tensor is needed, {type(logits).__name__} was given")
+    if logits.ndim != 3:
+        raise ValueError(
+            f"logits: shape {tuple(logits.shape)} was given; (B, heads, K) is needed: net.logits(x), which net(x) "
+            "returns in training mode only"
+        )
+
+
+def check_criterion(logits: Tensor, criterion: Any, settings: Sequence[str]) -> None:
+    """Raise if a criterion cannot be called or is given together with settings of the built-in cross-entropy."""
+    check_logits(logits)
+    if not callable(criterion):
+        raise TypeError(f"criterion: {type(criterion).__name__} was given; a callable (logits, targets) is needed")
+    if settings:
+        raise ValueError(
+            f"criterion: {' and '.join(settings)} cannot be combined with it; build it into the criterion, such as "
+            "nn.CrossEntropyLoss(label_smoothing=0.1)"
+        )
+
+
+def mean_loss(value: Tensor, batch: int) -> Tensor:
+    """The mean of what a criterion returned for a batch: a scalar, or one value per image."""
+    if isinstance(value, Tensor) and (value.ndim == 0 or value.shape == (batch,)):
+        return value.mean()
+    given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise ValueError(f"criterion: it returned {given}; a scalar tensor or one value per image, ({batch},), is needed")
+
+
 def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weight: Tensor | None) -> None:
-    """Class indices or probabilities, and weights, that fit the logits."""
-    for name, value in (("logits", logits), ("targets", y), ("sample_weight", sample_weight)):
+    """Raise if targets or weights do not fit the logits, or if the cross-entropy would be meaningless for them."""
+    check_logits(logits)
+    for name, value in (("targets", y), ("sample_weight", sample_weight)):
         if not isinstance(value, Tensor) and not (name == "sample_weight" and value is None):
             raise TypeError(f"{name}: a tensor is needed, {type(value).__name__} was given")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing: {label_smoothing} was given; 0 to 1 is needed")
-    if logits.ndim != 3:
-        raise ValueError(f"logits: shape {tuple(logits.shape)}; (B, heads, K), what net(x) returns, is needed")
     batch, _, k = logits.shape
+    if k == 1:
+        raise ValueError(
+            "logits: the cross-entropy of a single class is always 0; use two classes, or "
+            "criterion=nn.BCEWithLogitsLoss() with targets of shape (B, 1)"
+        )
     if y.shape == (batch,):
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise TypeError(f"targets: {y.dtype} of shape ({batch},); class indices must be integers")
         if readable(y) and batch:
             low, high = (int(v) for v in y.long().aminmax())
             if not 0 <= low <= high < k:
-                raise ValueError(f"targets: labels {low}…{high} with {k} classes; 0…{k - 1} are valid")
+                raise ValueError(
+                    f"targets: labels {low}…{high} with {k} classes; 0…{k - 1} are valid; to ignore a label, use "
+                    "criterion=nn.CrossEntropyLoss(ignore_index=…)"
+                )
     elif y.shape == (batch, k):
         if not y.is_floating_point():
             raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; probabilities must be floating point")
         if readable(y) and not (y >= 0).all():
             raise ValueError("targets: probabilities must be 0 or more, and not NaN")
+        if readable(y) and batch:
+            least, most = (float(v) for v in y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)).aminmax())
+            if not 1 - 1e-2 <= least <= most <= 1 + 1e-2:
+                raise ValueError(
+                    f"targets: rows sum to {least:.3g}…{most:.3g}; probabilities must sum to 1. For several labels, or "
+                    "none, per image use criterion=nn.BCEWithLogitsLoss()"
+                )
     else:
         raise ValueError(
             f"targets: shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed"

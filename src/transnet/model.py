@@ -2,14 +2,14 @@
 
 >>> net = TransNet(model, ("r0", "r1"))       # section 3.1: one head per transformation
 >>> loss = net.loss(images, labels)           # Alg. 1
->>> scores = net.predict(images)              # h_T: all heads, one shared backbone
+>>> scores = net.eval()(images)               # h_T: all heads, one shared backbone
 >>> better = net.prune()                      # section 3.4: your own model again
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +17,21 @@ from torch import Tensor, nn
 
 from transnet import d4
 from transnet.batchnorm import copies_in_batch, merge_statistics, split_statistics
+from transnet.conventions import TimmConventions
+from transnet.distillation import distillation_loss, student_of
 from transnet.inputs import (
+    EvalOutput,
     Transform,
+    check_criterion,
+    check_eval_output,
     check_images,
+    check_prunable,
     check_targets,
+    check_transformed,
     find_head,
     first_features,
+    head_indices,
+    mean_loss,
     one_of,
     parse_transforms,
 )
@@ -30,8 +39,11 @@ from transnet.inputs import (
 # --------------------------------------------------------------------------- section 3.1: h = g∘f, and one g_t per t
 
 
-class TransNet(nn.Module):
+class TransNet(TimmConventions, nn.Module):
     """A classifier with one head per input transformation; use it to train any model that ends in `nn.Linear`.
+
+    In training mode ``net(x)`` returns the logits of all heads, (B, m, K); pass them to `heads_loss`. In evaluation
+    mode it returns class scores (B, K), like any classifier.
 
     The model is copied: build the optimizer from ``net.parameters()``. State-dict keys are ``backbone.*`` (f,
     under the model's own names) and ``heads.<i>.*`` (g_t, in the order of ``transforms``).
@@ -45,7 +57,9 @@ class TransNet(nn.Module):
         init: ``"fresh"`` draws every head anew; ``"copy"`` starts each as the model's own, for fine-tuning.
         bn: ``"joint"`` takes batch-norm statistics over all copies of the batch, ``"separate"`` per transform,
             as a loop of one forward per transform would (Alg. 1 to the letter).
-        head: path of the last linear layer, such as ``"head.fc"``, where it cannot be found.
+        head: path of the last linear layer, such as ``"head.fc"``, if it cannot be found automatically.
+        eval_output: what ``net(x)`` returns in evaluation mode: ``"full"`` for h_T(x), the mean of all heads' logits
+            (B, K); ``"pruned"`` for the identity head alone (B, K), at one pass; ``"heads"`` for all logits (B, m, K).
     """
 
     def __init__(
@@ -57,6 +71,7 @@ class TransNet(nn.Module):
         init: Literal["fresh", "copy"] = "fresh",
         bn: Literal["joint", "separate"] = "joint",
         head: str | None = None,
+        eval_output: EvalOutput = "full",
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -68,6 +83,7 @@ class TransNet(nn.Module):
         one_of("bn", bn, ("joint", "separate"))
         self._names, self._custom = parse_transforms(transforms)
         self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one where it has several names
+        self.eval_output = eval_output
         self._bn = bn
         self._checked = False
 
@@ -91,10 +107,28 @@ class TransNet(nn.Module):
         """The names of the transforms, one per head, in order."""
         return self._names
 
-    def forward(self, x: Tensor, *, across: bool = False) -> Tensor:
-        """h_t(t(x)) for every t: logits of shape (B, m, K), the heads in the order of ``transforms``.
+    @property
+    def eval_output(self) -> EvalOutput:
+        """What ``net(x)`` returns in evaluation mode: ``"full"``, ``"pruned"`` or ``"heads"``; it can be assigned."""
+        return self._eval_output
 
-        With ``across`` every head sees every copy: (B, m, m, K), the copies first, at no further pass.
+    @eval_output.setter
+    def eval_output(self, value: EvalOutput) -> None:
+        check_eval_output(value, self._names)
+        self._eval_output = value
+
+    def forward(self, x: Tensor, *, across: bool = False) -> Tensor:
+        """In training mode, `logits`; in evaluation mode, what ``eval_output`` names."""
+        if self.training or across or self._eval_output == "heads":
+            return self.logits(x, across=across)
+        if self._eval_output == "pruned":
+            return self._logits(x, [self._names.index("r0")])[:, 0]
+        return self.logits(x).mean(1)
+
+    def logits(self, x: Tensor, *, across: bool = False) -> Tensor:
+        """h_t(t(x)) for every t, in every mode: (B, m, K), with the heads in the order of ``transforms``.
+
+        With ``across`` every head sees every copy: (B, m, m, K), the copies first, without a further pass.
         """
         return self._logits(x, range(len(self._names)), across=across)
 
@@ -113,12 +147,7 @@ class TransNet(nn.Module):
         if name not in self._custom:
             return d4.apply(name, x)
         y = self._custom[name](x.clone())  # r0's copy is x itself: a transform that works in place must not reach it
-        if not isinstance(y, Tensor) or y.shape != x.shape:
-            made = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise ValueError(
-                f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {made}; "
-                "a transform must return a batch of the same shape"
-            )
+        check_transformed(name, x, y)
         return d4.keep_format(y, x)
 
     def _features(self, x: Tensor) -> Tensor:
@@ -138,21 +167,27 @@ class TransNet(nn.Module):
 
     # ------------------------------------------------------------------------------------------- section 3.2: Alg. 1
 
-    def loss(
-        self,
-        x: Tensor,
-        y: Tensor,
-        *,
-        label_smoothing: float = 0.0,
-        sample_weight: Tensor | None = None,
-        reduction: Literal["mean", "none"] = "mean",
-    ) -> Tensor:
-        """L_T(h_T, B) of Alg. 1 on one batch: `heads_loss` of ``net(x)``.
+    def loss(self, x: Tensor, y: Tensor, **kw: Any) -> Tensor:
+        """L_T(h_T, B) of Alg. 1 on one batch, over all heads in every mode: `loss_of` of ``net.logits(x)``.
 
-        Under DDP, Accelerate or `torch.compile` call ``heads_loss(wrapped(x), y)``, so that the wrapper's own
-        forward runs.
+        Under DDP, Accelerate or `torch.compile` call ``net.loss_of(wrapped(x), y)`` in training mode, so that the
+        wrapper's own forward runs.
         """
-        return heads_loss(self(x), y, label_smoothing=label_smoothing, sample_weight=sample_weight, reduction=reduction)
+        return self.loss_of(self.logits(x), y, **kw)
+
+    def loss_of(self, output: Tensor, y: Tensor, *, distillation: float = 0.0, **kw: Any) -> Tensor:
+        """`heads_loss` of ``output``, plus ``distillation`` times the loss that trains the identity head on all heads.
+
+        Args:
+            output: (B, m, K), the output of the network in training mode.
+            y: the targets.
+            distillation: weight of `transnet.distillation.distillation_loss`.
+            kw: arguments of `heads_loss`.
+        """
+        loss = heads_loss(output, y, **kw)
+        if not distillation:
+            return loss
+        return loss + distillation * distillation_loss(output, student_of(self._names, distillation))
 
     # --------------------------------------------------------------------------------------- section 3.1: prediction
 
@@ -176,7 +211,7 @@ class TransNet(nn.Module):
                 images are natural.
         """
         one_of("average", average, ("logits", "probabilities"))
-        which = range(len(self._names)) if heads is None else self._indices(heads)
+        which = range(len(self._names)) if heads is None else head_indices(heads, self._names)
         check_images(x, [self._names[i] for i in which])
         views = [x, d4.apply("m0", x)] if flip else [x]
         logits = torch.cat([self._logits(view, which) for view in views], dim=1)
@@ -185,13 +220,18 @@ class TransNet(nn.Module):
     # ------------------------------------------------------------------------------------------ section 3.4: pruning
 
     def keep(self, *names: str) -> "TransNet":
-        """A smaller TransNet with these heads only, sharing nothing with this one."""
-        which = self._indices(names)
+        """A smaller TransNet with these heads only, which shares nothing with this one.
+
+        It keeps ``eval_output``, except that without r0 ``"pruned"`` becomes ``"full"``.
+        """
+        which = head_indices(names, self._names)
         if len(set(which)) < len(which):
             raise ValueError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
         net = copy.deepcopy(self)
         net._names = tuple(self._names[i] for i in which)
         net._custom = {name: self._custom[name] for name in net._names if name in self._custom}
+        if self._eval_output == "pruned" and "r0" not in net._names:
+            net.eval_output = "full"
         if len(self.heads) > 1:
             net.heads = nn.ModuleList([net.heads[i] for i in which])
         if self._bn == "separate":
@@ -207,15 +247,7 @@ class TransNet(nn.Module):
                 padding had to change then have one more state-dict key, so that the plain model refuses them.
             image_size: side, or (height, width), of the images; needed where ``name`` is not r0.
         """
-        if name not in self._names:
-            others = [t for t in dict.fromkeys(self._names) if t in d4.NAMES]
-            calls = " or ".join("prune()" if t == "r0" else f"prune({t!r}, image_size=…)" for t in others)
-            works = f"{calls} would work" if calls else "only heads of D4's transforms can be pruned to"
-            raise ValueError(f"prune: there is no head {name!r} among {' '.join(self._names)}; {works}")
-        if name in self._custom:
-            raise ValueError(f"prune: {name!r} is a custom transform; only those of D4 fold into the weights")
-        if name != "r0" and image_size is None:
-            raise ValueError(f"prune({name!r}): image_size=… is needed, since the folded network is tied to one size")
+        check_prunable(name, self._names, custom=name in self._custom, sized=image_size is not None)
         model = copy.deepcopy(self.backbone)
         merge_statistics(model)
         self._put(model, copy.deepcopy(self._g(self._names.index(name))))
@@ -224,17 +256,6 @@ class TransNet(nn.Module):
         from transnet.folding.fold import fold
 
         return fold(model, name, image_size=image_size)
-
-    def _indices(self, names: str | Iterable[str]) -> tuple[int, ...]:
-        if not isinstance(names, Iterable):
-            raise TypeError(f"heads: {names!r} was given; names are needed, of {' '.join(self._names)}")
-        names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
-        if not names:
-            raise ValueError(f"heads: none given; this network has {' '.join(self._names)}")
-        for name in names:
-            if name not in self._names:
-                raise ValueError(f"heads: unknown {name!r}; this network has {' '.join(self._names)}")
-        return tuple(self._names.index(name) for name in names)
 
     def extra_repr(self) -> str:
         """What `repr` shows before the submodules."""
@@ -249,20 +270,32 @@ def heads_loss(
     logits: Tensor,
     y: Tensor,
     *,
+    criterion: Callable[[Tensor, Any], Tensor] | None = None,
     label_smoothing: float = 0.0,
     sample_weight: Tensor | None = None,
     reduction: Literal["mean", "none"] = "mean",
 ) -> Tensor:
-    """The mean over heads of the mean cross-entropy (Alg. 1), from the logits that ``net(x)`` gave.
+    """The mean over heads of the mean cross-entropy (Alg. 1), or of any other classification loss.
 
     Args:
-        logits: (B, m, K).
-        y: class indices (B,), or probabilities (B, K) as mixup and CutMix make them.
+        logits: (B, m, K), from ``net(x)`` in training mode or from ``net.logits(x)``.
+        y: class indices (B,), or probabilities (B, K) as mixup and CutMix make them; anything that ``criterion`` takes.
+        criterion: called as ``criterion(logits[:, j], y)`` for each head j instead of the cross-entropy, such as
+            ``nn.CrossEntropyLoss(weight=w)`` or, for several labels per image, ``nn.BCEWithLogitsLoss()``. It returns
+            a scalar or one value per image. Give smoothing, weights and reduction to the criterion itself.
         label_smoothing: as in `torch.nn.functional.cross_entropy`.
         sample_weight: (B,), relative: each head's loss is the weighted mean over the batch.
         reduction: ``"mean"`` for the loss, ``"none"`` for one value per head (m,).
     """
     one_of("reduction", reduction, ("mean", "none"))
+    if criterion is not None:
+        given = {
+            "label_smoothing": label_smoothing != 0,
+            "sample_weight": sample_weight is not None,
+            "reduction": reduction != "mean",
+        }
+        check_criterion(logits, criterion, [name for name, is_given in given.items() if is_given])
+        return torch.stack([mean_loss(criterion(head, y), len(logits)) for head in logits.unbind(1)]).mean()
     check_targets(logits, y, label_smoothing, sample_weight)
     batch, m, _ = logits.shape
     target = y if y.is_floating_point() else y.long()

@@ -58,7 +58,7 @@ class TransNetModule(lightning.LightningModule):
     def training_step(self, batch: Any, index: int) -> Tensor:
         """Alg. 1 on one batch, and what is taught."""
         x, y = batch
-        logits = self.net(x)
+        logits = self.net.logits(x)
         loss = heads_loss(logits, y, label_smoothing=self.label_smoothing)
         if self.distillation:
             loss = loss + self.distillation * distillation_loss(logits, self.student)
@@ -68,7 +68,7 @@ class TransNetModule(lightning.LightningModule):
     def validation_step(self, batch: Any, index: int) -> None:
         """Loss and accuracy, full and pruned."""
         x, y = batch
-        logits = self.net(x)
+        logits = self.net.logits(x)
         # Over all processes: a callback that keeps the best checkpoint must not go by one process's share.
         self.log("val_loss", heads_loss(logits, y), batch_size=len(x), sync_dist=True)
         self.log("val_accuracy", _accuracy(logits.mean(1), y), prog_bar=True, batch_size=len(x), sync_dist=True)

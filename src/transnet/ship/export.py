@@ -87,7 +87,7 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
     images, real = _images(path, network, about)
     net = load(path)
     with torch.no_grad():
-        wanted = net(images)
+        wanted = net.logits(images)
     if about.kind == "pruned":
         wanted = wanted[:, [net.transforms.index(about.transforms[0])]]
     partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
@@ -180,7 +180,7 @@ class _Full(nn.Module):
         self.net = net
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        heads = self.net(images)
+        heads = self.net.logits(images)
         return heads.mean(1), heads
 
 

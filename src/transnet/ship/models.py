@@ -142,12 +142,12 @@ def model_of(network: nn.Module, about: Description, source: str) -> Model:
     """A network in memory as a `Model`."""
     network.eval()
     device = next(network.parameters()).device
-    whole = isinstance(network, TransNet)
 
     @torch.inference_mode()
     def heads(x: Tensor) -> Tensor:
-        logits = cast(Tensor, network(x.to(device))).float().cpu()
-        return logits if whole else logits[:, None]
+        x = x.to(device)
+        logits = network.logits(x) if isinstance(network, TransNet) else cast(Tensor, network(x))[:, None]
+        return logits.float().cpu()
 
     return Model(source, about, heads, network)
 

@@ -47,10 +47,10 @@ def count(
     with evaluating(net):
         for x, y in batches:
             with autocast():
-                logits = net(x).float()
+                logits = net.logits(x).float()
                 views = [logits]
                 if flip:
-                    views.append((logits + net(d4.apply("m0", x)).float()) / 2)
+                    views.append((logits + net.logits(d4.apply("m0", x)).float()) / 2)
             for i, view in enumerate(views):
                 sums[i] += _count(torch.cat([view, view.mean(1, keepdim=True)], 1), y)
     return sums
@@ -116,10 +116,10 @@ def outputs(
     with evaluating(net):
         for x, _ in batches:
             with autocast():
-                logits = net(x).float()
+                logits = net.logits(x).float()
                 views[0].append(logits.cpu())
                 if flip:
-                    views[1].append(((logits + net(d4.apply("m0", x)).float()) / 2).cpu())
+                    views[1].append(((logits + net.logits(d4.apply("m0", x)).float()) / 2).cpu())
     return [torch.cat(view) for view in views]
 
 

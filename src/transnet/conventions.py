@@ -1,0 +1,96 @@
+"""The names that timm's training code looks for in a model, for a network whose model is called ``backbone``.
+
+With them ``timm.optim.create_optimizer_v2(net, layer_decay=0.7)`` treats a `TransNet` like the model inside it: the
+same scales for its layers, no weight decay on its position embeddings, and the heads as the last group.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+_PREFIX = "backbone."
+
+
+class TimmConventions:
+    """Mixin that forwards timm's conventions to ``self.backbone``; an attribute that the backbone lacks is absent."""
+
+    backbone: nn.Module
+    heads: nn.ModuleList
+    _head_paths: tuple[str, ...]
+
+    @property
+    def group_matcher(self) -> Callable[..., Any]:
+        """The backbone's groups of parameters, for layer decay, under this network's names."""
+        matcher = cast(Callable[..., Any], self.backbone.group_matcher)
+        return lambda *args, **kw: _prefixed(matcher(*args, **kw))
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that weight decay should leave out; empty if the backbone names none."""
+        names = getattr(self.backbone, "no_weight_decay", set)
+        return {_PREFIX + name for name in names()}
+
+    @property
+    def set_grad_checkpointing(self) -> Callable[..., Any]:
+        """The backbone's switch for gradient checkpointing."""
+        return cast(Callable[..., Any], self.backbone.set_grad_checkpointing)
+
+    @property
+    def forward_features(self) -> Callable[..., Tensor]:
+        """The backbone's feature map of the untransformed images."""
+        return cast(Callable[..., Tensor], self.backbone.forward_features)
+
+    @property
+    def num_features(self) -> int:
+        """The backbone's number of features."""
+        return cast(int, self.backbone.num_features)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, which is the output size of one head."""
+        return cast(nn.Linear, self.heads[0]).out_features
+
+    @torch.no_grad()
+    def load_backbone(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Load a plain checkpoint of the model, with or without its head; the network's own heads stay as they are.
+
+        Args:
+            state_dict: the model's state dict, under the model's own names.
+
+        Raises:
+            ValueError: the checkpoint does not fit the backbone. Nothing has been loaded in this case.
+        """
+        own = self.backbone.state_dict()
+        given = {
+            k: v for k, v in state_dict.items() if not k.startswith(tuple(f"{path}." for path in self._head_paths))
+        }
+        problems = [f"{key} is missing" for key in own if key not in given]
+        problems += [f"{key} is unknown" for key in given if key not in own]
+        problems += [
+            f"{key} has shape {tuple(given[key].shape)} instead of {tuple(value.shape)}"
+            for key, value in own.items()
+            if key in given and isinstance(value, Tensor) and given[key].shape != value.shape
+        ]
+        if problems:
+            more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+            raise ValueError(
+                f"load_backbone: the checkpoint does not fit {type(self.backbone).__name__}: {', '.join(problems[:3])}"
+                f"{more}. Give the plain model's own state dict; load a TransNet's with load_state_dict"
+            )
+        self.backbone.load_state_dict(given)
+
+
+def _prefixed(groups: Any) -> Any:
+    """A group matcher of timm, a function or regular expressions per group, rewritten to ``backbone.`` names."""
+    if callable(groups):
+        # Unmatched parameters, such as the heads, belong to the last group.
+        return lambda name: groups(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else float("inf")
+    if isinstance(groups, str):
+        # timm uses `re.match`, so each alternative starts at the beginning of the name, with or without a caret.
+        alternatives = re.sub(r"(?<!\[)\^", "", groups)
+        return rf"^backbone\.(?:{alternatives})"
+    if isinstance(groups, Mapping):
+        return {name: _prefixed(group) for name, group in groups.items()}
+    return groups if groups is None else [(_prefixed(pattern), suffix) for pattern, suffix in groups]

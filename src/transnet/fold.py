@@ -115,7 +115,9 @@ def _plan(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str,
         for call, _ in visit.calls:
             kernels.update(dict.fromkeys(_kernels(plain, visit.name, call, stored)))
         mixin, changes = _move_windows(plain, visit, t)
-        layers.setdefault(visit.name, Folding(mixin, [], _sizes(seen, visit.name, t))).visits.append(changes)
+        # The maps of a module with code of its own may have their channels last, so that their size is not checked.
+        sizes = _sizes(seen, visit.name, t) if mixin is FoldedLayer else ()
+        layers.setdefault(visit.name, Folding(mixin, [], sizes)).visits.append(changes)
     moved: Layers = {}
     for name, folding in layers.items():
         known: dict[Any, Rewrite | None] = {}
@@ -130,8 +132,9 @@ def _plan(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str,
             moved[name] = replace(folding, mixin=FoldedUncompiledCalls) if pads else folding
     if any(REVERSED[t]):
         # Even if no window moves at this size, windows may have to move at another one.
-        entry = seen.entry if _sizes(seen, seen.entry, t) else ""
-        moved.setdefault(entry, Folding(Folded, [], _sizes(seen, entry, t) or (size,)))
+        sizes = _sizes(seen, seen.entry, t)
+        entry = seen.entry if sizes else ""
+        moved[entry] = replace(moved.get(entry, Folding(Folded, [], ())), sizes=sizes or (size,))
     return tuple(kernels), moved
 
 

@@ -137,9 +137,10 @@ class FoldedCalls(Folded):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plain module's code, and replace its calls while it runs."""
-        with _ReplaceCalls(self.rewrites) as mode:
+        met: set[tuple[Any, ...]] = set()
+        with _ReplaceCalls(self.rewrites, met):
             output = super().forward(*args, **kwargs)
-        if mode.met not in self.expected and not mode.symbolic:
+        if met not in self.expected and not _symbolic(args, kwargs):
             raise RuntimeError(f"{type(self).__name__} did not make the calls it was folded for; run it uncompiled")
         return output
 
@@ -180,17 +181,15 @@ def restore_class(module: Folded) -> None:
 
 
 class _ReplaceCalls(TorchFunctionMode):
-    def __init__(self, rewrites: dict[tuple[Any, ...], Rewrite | None]) -> None:
+    def __init__(self, rewrites: dict[tuple[Any, ...], Rewrite | None], met: set[tuple[Any, ...]]) -> None:
         super().__init__()
         self.rewrites = rewrites
-        self.met: set[tuple[Any, ...]] = set()
-        self.symbolic = False
+        self.met = met
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values())):
+        if _symbolic(args, kwargs):
             # fx records the calls without knowing a size, so that the rewrite is looked up when the graph runs.
-            self.symbolic = True
             kind = getattr(func, "__name__", "")
             known = {key: asdict(change) for key, change in self.rewrites.items() if change and key[0] == kind}
             return run_recorded(kind, known, args, kwargs) if known else func(*args, **kwargs)
@@ -202,6 +201,10 @@ class _ReplaceCalls(TorchFunctionMode):
                 self.met.add(call.key)
                 return run(func, x, change, **call.tensors)
         return func(*args, **kwargs)
+
+
+def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values()))
 
 
 @fx.wrap  # type: ignore[untyped-decorator]

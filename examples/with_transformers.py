@@ -1,38 +1,44 @@
-"""TransNet in the Hugging Face Trainer: a forward that returns a loss is all it asks for.
+"""Train with TransNet in the Hugging Face Trainer: python examples/with_transformers.py --epochs 10
 
-python examples/with_transformers.py --epochs 10
+The Trainer needs a dictionary from the model. From a plain tensor it drops the first image of every batch, silently.
 """
 
 import argparse
 import tempfile
 
 import torch
+import torch.nn.functional as F
 from digits import digits
 from torch import Tensor, nn
-from transformers import Trainer, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainingArguments, set_seed
 
 from transnet import TransNet, heads_loss
 from transnet.backbones import create
 
 
-class Classifier(nn.Module):
-    """What the Trainer trains: with labels it returns Alg. 1's loss, and always the mean of the heads' logits."""
+class ForTrainer(nn.Module):
+    """Return the loss and the logits of a classifier under the names that the Trainer expects."""
 
-    def __init__(self, net: TransNet) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.net = net
+        self.model = model
 
-    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """The loss and the logits, by the Trainer's names."""
-        heads = self.net.logits(pixel_values)
-        loss = {} if labels is None else {"loss": heads_loss(heads, labels)}
-        return {**loss, "logits": heads.mean(1)}
+    def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Use Alg. 1's loss for training, and the plain cross-entropy for evaluation."""
+        logits = self.model(pixel_values)
+        criterion = heads_loss if self.training else F.cross_entropy
+        return {"loss": criterion(logits, labels), "logits": logits}
 
 
 def collate(rows: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """Rows of a data set as the arguments of `Classifier.forward`."""
+    """Make the arguments of `ForTrainer.forward` from rows of the dataset."""
     x, y = zip(*rows, strict=True)
     return {"pixel_values": torch.stack(x), "labels": torch.stack(y)}
+
+
+def accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    """Compute the accuracy, as for any model."""
+    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
 def main() -> None:
@@ -40,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
+    set_seed(0)
     train, test = digits()
     net = TransNet(create("resnet8-small", num_classes=10, in_channels=1), ("r0", "r1"))
     with tempfile.TemporaryDirectory() as folder:
@@ -47,15 +54,13 @@ def main() -> None:
             folder, num_train_epochs=options.epochs, per_device_train_batch_size=128, learning_rate=5e-3,
             report_to="none", save_strategy="no", seed=0, disable_tqdm=True,
         )  # fmt: skip
-        trainer = Trainer(Classifier(net), arguments, data_collator=collate, train_dataset=train, eval_dataset=test)
+        settings = {"args": arguments, "data_collator": collate, "eval_dataset": test, "compute_metrics": accuracy}
+        trainer = Trainer(ForTrainer(net), train_dataset=train, **settings)
         trainer.train()
-        logits = trainer.predict(test).predictions
-    y = test.tensors[1]
-    print(f"both heads: {(torch.from_numpy(logits).argmax(1) == y).float().mean():.1%}")
-    model = net.eval().prune()
-    x = test.tensors[0].to(next(model.parameters()).device)
-    with torch.no_grad():
-        print(f"pruned: {(model(x).argmax(1).cpu() == y).float().mean():.1%}")
+        both = trainer.evaluate()["eval_accuracy"]
+        pruned = Trainer(ForTrainer(net.prune()), **settings).evaluate()["eval_accuracy"]
+    print(f"both heads, two passes per image: {both:.1%}")
+    print(f"pruned, one pass per image: {pruned:.1%}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,16 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(SOURCE), str(Path(__file__).parent)]),
         "CUDA_VISIBLE_DEVICES": "",
     }
+
+
+@contextmanager
+def inherited_sigint(handler: signal.Handlers) -> Iterator[None]:
+    """Start processes that inherit this: `SIG_DFL` as in a terminal, or `SIG_IGN` as under nohup, cron or ``&``."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def command(*words: Any, **options: Any) -> "subprocess.Popen[str]":

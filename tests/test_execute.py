@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from data_files import class_folder
-from small_runs import wait_for, workers
+from small_runs import inherited_sigint, wait_for, workers
 from transnet.data import DataError
 from transnet.data.parallel import workers_for
 from transnet.runs.config import ConfigError
@@ -35,11 +35,18 @@ def scores(path: Path) -> Any:
     return {name: result[name] for name in ("test", "test_flip", "train", "generalization")}
 
 
-def begin(out: Path, *more: str) -> "subprocess.Popen[bytes]":
-    """A study of four kinds of run in a process of its own."""
+def begin(out: Path, *more: str, sigint: signal.Handlers = signal.SIG_DFL) -> "subprocess.Popen[bytes]":
+    """Start a study of four kinds of run in a process of its own.
+
+    Args:
+        out: its folder.
+        more: further words of the command.
+        sigint: see `inherited_sigint`.
+    """
     words = ["reproduce", "invariance", "--data", "digits", "--seeds", "1", "--train-fraction", "0.1", "--jobs", "2"]
     command = [sys.executable, "-m", "transnet", *words, "--device", "cpu", "--out", str(out), *more]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    with inherited_sigint(sigint):
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -148,8 +155,9 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
         assert lines(path)[: len(before)] == before
 
 
-def test_a_run_that_is_stopped_before_it_trains_has_not_failed(tmp_path: Path) -> None:
-    study = begin(tmp_path, "--epochs", "6")
+@pytest.mark.parametrize("sigint", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_run_that_is_stopped_before_it_trains_has_not_failed(tmp_path: Path, sigint: signal.Handlers) -> None:
+    study = begin(tmp_path, "--epochs", "6", sigint=sigint)
     wait_for(lambda: any((tmp_path / "logs").glob("*.log")))
     study.send_signal(signal.SIGINT)
     _, said = study.communicate(timeout=60)
@@ -170,6 +178,32 @@ def test_a_run_that_is_told_to_stop_as_its_process_begins_ends_without_a_word(
     assert place.ended() == [(run.name, TOLD) for run in plan(study)]
     place.close()
     assert "Traceback" not in capfd.readouterr().err
+
+
+_SIGINT_FIRST = """
+import multiprocessing, signal
+from transnet.study.execute import start_server
+
+def run():
+    signal.raise_signal(signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    print("SIGINT was lost", flush=True)
+
+if __name__ == "__main__":
+    start_server()
+    process = multiprocessing.get_context("forkserver").Process(target=run)
+    process.start()
+    process.join()
+    print(signal.getsignal(signal.SIGINT).name)
+"""
+
+
+def test_a_run_s_process_receives_sigint_even_if_the_study_was_started_with_it_ignored(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_SIGINT_FIRST)
+    with inherited_sigint(signal.SIG_IGN):
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout == "SIG_IGN\n"  # the study's own process is as it was
 
 
 @pytest.mark.parametrize("model", ["resnet8-small", "resnet20-small"])  # steps of milliseconds, and longer ones

@@ -1,4 +1,4 @@
-"""A folded network computes model(t(x)), exactly, or says which layer forbids it."""
+"""A folded network computes model(t(x)) exactly, or an error names the layer that prevents it."""
 
 import copy
 import pickle
@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from timm.layers import BlurPool2d, Conv2dSame, ScaledStdConv2dSame, StdConv2d
 from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
+from torchvision.models.feature_extraction import create_feature_extractor
 
 from transnet import backbones, d4
 from transnet.folding.fold import fold
@@ -22,14 +23,14 @@ ELEMENTS = st.sampled_from(d4.NAMES)
 
 
 class Values(nn.Module):
-    """Sees which values a map has, not where: an invariant end that forgets nothing else."""
+    """Sort the values of a map: an invariant last layer that forgets nothing except their positions."""
 
     def forward(self, x):
         return x.flatten(2).sort(-1).values.flatten(1)
 
 
 class Functional(nn.Module):
-    """A network in the style of tutorials: pooling as functions, one pooling layer at several sizes."""
+    """A network in the style of tutorials, with pooling functions, and one pooling layer for several sizes."""
 
     def __init__(self, pads=(0, 2, 1, 0)):
         super().__init__()
@@ -47,7 +48,7 @@ class Functional(nn.Module):
 
 
 def seeded(build):
-    """A network with random weights and statistics of which none are trivial."""
+    """Return a network with random weights and statistics, none of which is trivial."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build()
@@ -69,7 +70,7 @@ def images(size, channels=3):
 
 @torch.no_grad()
 def error(model, t, size, channels=3):
-    """The largest relative error of the fold."""
+    """Return the largest relative error of the fold."""
     x = images(size, channels)
     want = model(d4.apply(t, x))
     return ((fold(model, t, size)(x) - want).abs().max() / want.abs().max()).item()
@@ -91,7 +92,7 @@ ALL = [
     "regnetx_002", "torchvision:densenet121", "torchvision:mobilenet_v2", "torchvision:inception_v3",
     "torchvision:googlenet", "torchvision:mnasnet0_5", "torchvision:efficientnet_b0", "torchvision:regnet_y_400mf",
 ]  # fmt: skip
-# These add maps of different strides, which meet at multiples of 32 only.
+# These add maps of different strides, whose sizes match at multiples of 32 only.
 MULTIPLES = {"hrnet_w18_small", "dla34"}
 
 
@@ -119,13 +120,13 @@ def test_all_elements_and_sizes_are_exact(name):
 
 
 @pytest.mark.parametrize("t", ["r0", "r2", "m0", "m2"])
-def test_rectangles_fold_where_the_sides_are_kept(t):
+def test_rectangles_fold_if_t_keeps_the_sides(t):
     model = seeded(lambda: architecture("resnet18d")).double()
     assert error(model, t, (48, 70)) <= 1e-12
 
 
 @pytest.mark.parametrize("t", ["r1", "r3", "m1", "m3"])
-def test_rectangles_are_refused_where_the_sides_are_exchanged(t):
+def test_rectangles_are_refused_if_t_exchanges_the_sides(t):
     with pytest.raises(ValueError, match=r"48×70.*square"):
         fold(Functional(), t, (48, 70))
 
@@ -304,7 +305,7 @@ def test_one_known_element_is_needed(t):
 
 
 @pytest.mark.parametrize("size", [4, (0, 3)])
-def test_sizes_that_the_network_cannot_take_are_refused(size):
+def test_sizes_at_which_the_network_fails_are_refused(size):
     with pytest.raises(ValueError, match="fold: "):
         fold(Functional(), "r2", size)
 
@@ -332,7 +333,7 @@ def test_the_model_itself_is_untouched_and_the_fold_is_of_its_class_type_and_mod
     assert not any(isinstance(module, Folded) for module in small.modules())
 
 
-def test_channels_last_weights_stay_so(small):
+def test_channels_last_weights_stay_channels_last(small):
     model = copy.deepcopy(small).to(memory_format=torch.channels_last)
     weight = fold(model, "r1", 32).layer2[0].conv1.weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
@@ -367,20 +368,123 @@ def test_moved_windows_show_in_the_state_dict_and_fail_a_strict_load(small):
         fold(small, "r3", 32).load_state_dict(folded.state_dict())
     other = fold(seeded(lambda: torchvision.models.resnet18(num_classes=5)), "r1", 32)
     other.load_state_dict(folded.state_dict())
-    # Where Prop. 1 holds as it stands, the fold is a plain network.
+    # No window moves here, so that the state dict is that of a plain network.
     copy.deepcopy(small).load_state_dict(fold(small, "m3", 32).state_dict())
     copy.deepcopy(small).load_state_dict(fold(small, "r1", 33).state_dict())
 
 
-def test_another_size_is_refused_but_where_no_window_moves(small):
-    with pytest.raises(ValueError, match=r"r1 is folded into this network for 32×32 images, not 64×64"):
-        fold(small, "r1", 32)(torch.randn(2, 3, 64, 64))
-    with pytest.raises(ValueError, match="a folded layer got a 30×30 map; it was folded for 32×32"):
-        fold(small, "r1", 32).conv1(torch.randn(2, 3, 30, 30))
-    assert fold(small, "m3", 32)(torch.randn(2, 3, 64, 64)).shape == (2, 5)
+def jit_traced(folded, x):
+    return torch.jit.trace(folded, x)
 
 
-def test_padding_stays_inside_where_it_can(small):
+def feature_extractor(folded, x):
+    last = [name for name, _ in folded.named_children()][-1]
+    extractor = create_feature_extractor(folded, {last: "logits"})
+    return lambda x: extractor(x)["logits"]
+
+
+def quantisation_prepared(folded, x):
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import prepare_fx
+
+    return prepare_fx(folded, get_default_qconfig_mapping(), (x,))
+
+
+def exported(folded, x, size):
+    return torch.export.export(folded, (x,), dynamic_shapes=({2: size, 3: size},)).module()
+
+
+# Every way to run a folded network, given an example that only some of them need.
+ROUTES = {
+    "positional": lambda folded, x: folded,
+    "keyword": lambda folded, x: lambda x: folded(x=x),
+    "copied": lambda folded, x: copy.deepcopy(folded),
+    "pickled": lambda folded, x: pickle.loads(pickle.dumps(folded)),
+    "vmap": lambda folded, x: torch.vmap(lambda image: folded(image[None])[0]),
+    "compile": lambda folded, x: torch.compile(folded, backend="aot_eager"),
+    "compile dynamic": lambda folded, x: torch.compile(folded, backend="eager", dynamic=True),
+    "export": lambda folded, x: torch.export.export(folded, (x,)).module(),
+    "export dynamic": lambda folded, x: exported(folded, x, torch.export.Dim.AUTO),
+    "fx": lambda folded, x: fx.symbolic_trace(folded),
+    "feature extractor": feature_extractor,
+    "quantisation": quantisation_prepared,
+    "jit": jit_traced,
+    "fx then jit": lambda folded, x: jit_traced(fx.symbolic_trace(folded), x),
+}
+
+
+@pytest.mark.parametrize(
+    ("build", "size"),
+    [
+        (torchvision.models.resnet18, 33),
+        (torchvision.models.resnet18, 32),
+        (lambda: Functional((1, 1, 1, 1)), 62),
+        (Functional, 62),
+    ],
+    ids=["nothing moves", "layers move", "calls move", "padding moves"],
+)
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route_is_exact_at_the_folds_size_and_refuses_others(build, size, route):
+    if build is not torchvision.models.resnet18 and route == "vmap":
+        pytest.skip("the network averages over its batch")
+    torch._dynamo.reset()
+    model = seeded(build)
+    x = torch.randn(2, 3, size, size)
+    version = ROUTES[route](fold(model, "r1", size), x)  # nothing ran before
+    with torch.no_grad():
+        torch.testing.assert_close(version(x), model(d4.apply("r1", x)), rtol=1e-4, atol=1e-4)
+        for other in ((size - 1, size - 1), (size, size + 1), (2 * size, 2 * size)):
+            with pytest.raises((ValueError, RuntimeError, AssertionError), match=str(size)):
+                version(torch.randn(2, 3, *other))
+
+
+@pytest.mark.parametrize("size", [33, 32])
+def test_export_with_a_dynamic_size_is_refused(size):
+    folded = fold(seeded(torchvision.models.resnet18), "r1", size)
+    with pytest.raises(torch._dynamo.exc.UserError, match="specialized"):
+        exported(folded, torch.randn(2, 3, size, size), torch.export.Dim.DYNAMIC)
+
+
+@pytest.mark.parametrize("size", [33, 32])
+def test_folds_run_on_the_meta_device(size):
+    folded = fold(seeded(torchvision.models.resnet18), "r1", size).to("meta")
+    assert folded(torch.empty(2, 3, size, size, device="meta")).shape == (2, 1000)
+    with pytest.raises(ValueError, match=f"{size}×{size} images"):
+        folded(torch.empty(2, 3, size + 1, size, device="meta"))
+
+
+def test_parts_of_a_folded_network_refuse_other_sizes():
+    folded = fold(seeded(lambda: timm.create_model("resnet18")), "r1", 33)
+    assert type(folded) is timm.models.resnet.ResNet
+    for part in (folded.forward_features, folded.conv1, nn.Sequential(*list(folded.children())[:-1])):
+        with pytest.raises(ValueError, match=r"r1 is folded into this network for 33×33 images.*got 32×33"):
+            part(torch.randn(2, 3, 32, 33))
+
+
+def test_the_networks_own_code_before_its_first_layer_is_guarded():
+    class Subsampled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.end = nn.Conv2d(3, 4, 3), Values()
+
+        def forward(self, image):
+            return self.end(self.conv(image[:, :, ::2, ::2]))  # symmetric at odd sizes only
+
+    folded = fold(seeded(Subsampled), "r1", 17)
+    assert folded(image=torch.randn(2, 3, 17, 17)).shape == (2, 4 * 49)
+    with pytest.raises(ValueError, match="got 18×18"):
+        folded(image=torch.randn(2, 3, 18, 18))
+    with pytest.raises(TypeError, match="first argument"):
+        folded(torch.randn(2, 3, 17, 17).numpy())
+
+
+def test_m3_and_r0_take_any_size(small):
+    for t in ("r0", "m3"):
+        x = torch.randn(2, 3, 40, 40)
+        torch.testing.assert_close(fold(small, t, 33)(x), small(d4.apply(t, x)), rtol=1e-4, atol=1e-4)
+
+
+def test_inputs_are_not_copied_if_torchs_own_padding_suffices(small):
     folded = fold(small, "r1", 32)
     changed = {name for name, module in folded.named_modules() if isinstance(module, Folded)}
     strided = {f"layer{i}.0.{name}" for i in (2, 3, 4) for name in ("conv1", "downsample.0")}
@@ -398,7 +502,7 @@ def test_folds_can_be_copied_pickled_compiled_and_exported(build, tmp_path):
     x = torch.randn(2, 3, 62, 62)
     want = folded(x)
     torch.save(folded, tmp_path / "model.pt")
-    # Padding in a module's own code is the one thing that breaks the compiled graph.
+    # Only padding in a module's own code breaks the compiled graph.
     fullgraph = not isinstance(folded, FoldedUncompiledCalls)
     versions = [
         copy.deepcopy(folded),
@@ -411,7 +515,7 @@ def test_folds_can_be_copied_pickled_compiled_and_exported(build, tmp_path):
         torch.testing.assert_close(version(x), want, rtol=1e-5, atol=1e-5)
 
 
-def test_folded_networks_train_as_the_plain_ones_do(small):
+def test_gradients_match_those_of_the_plain_network(small):
     model = copy.deepcopy(small).double()
     folded = fold(model, "r1", 32)
     x = images(32)
@@ -422,6 +526,6 @@ def test_folded_networks_train_as_the_plain_ones_do(small):
 
 
 @pytest.mark.parametrize("size", ["16", 16.5, (3, 16, 16), True, 0, None])
-def test_an_image_size_that_is_none_is_an_error(size):
+def test_an_invalid_image_size_is_an_error(size):
     with pytest.raises(ValueError, match="give the side of square images"):
         fold(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)), "r1", size)

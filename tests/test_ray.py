@@ -1,6 +1,7 @@
 """A study on a cluster of several nodes, one of which dies in the middle."""
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from small_runs import images_file
+from small_runs import images_file, inherited_sigint, wait_for
 from transnet.runs.folder import Run
 from transnet.study.execute import Here, execute
 from transnet.study.plan import Study, plan
@@ -105,6 +106,23 @@ def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
     assert 1 <= len(begun) < 4
     assert not any(run.finished for run in begun)
     assert any(list(run.state.glob("*/manifest.json")) for run in begun)
+
+
+@pytest.mark.slow
+def test_stopping_reaches_a_run_before_it_trains_even_if_the_cluster_was_started_with_sigint_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transnet.study.ray import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    study = Study("invariance", data="digits", seeds=1, epochs=400, device="cpu", out=str(tmp_path))
+    with inherited_sigint(signal.SIG_IGN):
+        place = Cluster(study)
+    place.start(plan(study)[0])
+    wait_for(lambda: any((tmp_path / "logs").glob("*.lock")))  # its task has begun and still imports
+    place.stop()
+    place.close()
+    assert not any(Run(path).finished for path in (tmp_path / "runs").glob("*"))
 
 
 @pytest.mark.slow

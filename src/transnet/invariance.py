@@ -8,6 +8,9 @@ It is a distance: higher is *less* invariant, and it grows with the kernel. w̄ 
 of w on the invariant kernels, so ``relative`` = ‖w − w̄‖ / ‖w‖ is the sine and ``cosine`` = ‖w̄‖ / ‖w‖ the
 cosine of one angle: cosine² + relative² = 1. Compare models under one group only; a set of transforms is
 completed to the group that it generates.
+
+Each kernel is compared with its own transforms only. So the score does not see equivariance that permutes channels: the
+kernels of a group-equivariant network score like random ones.
 """
 
 import math

@@ -1,13 +1,15 @@
-"""Calls of functions with a geometry, read from a network while it runs: convolution, pooling, padding, upsampling."""
+"""Read calls of functions with a geometry from a running network: convolution, pooling, padding, upsampling."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Pair = tuple[int, int]
 
-# Every function with a geometry, and its arguments after "input" with their defaults.
+# Every function with a geometry, with the arguments that follow "input" and their defaults.
 _SIGNATURES: dict[str, dict[str, Any]] = {
     "conv2d": {"weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1},
     "max_pool2d": {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
@@ -25,7 +27,7 @@ _TENSORS = ("weight", "bias")
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a function with a geometry; ``options`` are all arguments but the tensors."""
+    """One call of a function with a geometry. ``options`` holds all arguments except the tensors."""
 
     kind: str
     size: Pair
@@ -34,15 +36,16 @@ class Call:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells calls apart when the network runs: the function, the input's size and the options."""
+        """Identify the call while the network runs, by the function, the input's size and the options."""
         weight = self.tensors.get("weight")
+        shape = () if weight is None else numbers(tuple(weight.shape))
         # Sorted, because folding may transpose the kernel.
-        shape = () if weight is None else (*weight.shape[:2], *sorted(weight.shape[2:]))
+        shape = (*shape[:2], *sorted(shape[2:]))
         return self.kind, self.size, tuple(self.options.values()), shape
 
 
 def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Call] | None:
-    """The input and the call; None for a function without a geometry and for input that is no map."""
+    """Return the input and the call, or None if the function has no geometry or the input is not a map."""
     kind = getattr(func, "__name__", "")
     if kind not in _SIGNATURES:
         return None
@@ -52,8 +55,28 @@ def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
         return None
     options = {**_SIGNATURES[kind], **given}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    if options.get("stride") == ():  # what torch's own code passes on for None
+    if options.get("stride") == ():  # torch's own code passes this for None
         options["stride"] = None
     tensors: dict[str, Tensor | None] = {name: options.pop(name) for name in (*options,) if name in _TENSORS}
-    height, width = x.shape[-2:]
-    return x, Call(kind, (height, width), options, tensors)
+    options = {name: numbers(value) for name, value in options.items()}
+    return x, Call(kind, map_size(x), options, tensors)
+
+
+def map_size(x: Tensor) -> Pair:
+    """Return the height and width of a map."""
+    height, width = numbers(tuple(x.shape[-2:]))
+    return height, width
+
+
+def numbers(value: Any) -> Any:
+    """Return a size or an option as plain numbers: ``torch.jit.trace`` and ``torch.export`` make symbols of sizes."""
+    if isinstance(value, tuple):
+        return tuple(numbers(part) for part in value)
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if not isinstance(value, Tensor) or not torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return value
+    with warnings.catch_warnings():
+        # The warning is that the trace is valid for this size only, which ``check_size`` enforces.
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        return value.item()

@@ -1,8 +1,8 @@
-"""A transform of D4 folded into a network's weights: Prop. 1 of the paper, made exact.
+"""Fold a transform of D4 into a network's weights: Prop. 1 of the paper, made exact.
 
-The paper compiles t into the weights by turning every kernel: h_θ(t(x)) = h_{t⁻¹(θ)}(x). That holds where the
-strides fit the sizes; elsewhere the windows of strided layers have to move as well (``fold_windows``).
-``fold`` does both for one image size and checks the result.
+The paper compiles t into the weights by turning every kernel: h_θ(t(x)) = h_{t⁻¹(θ)}(x). This holds if the strides
+fit the sizes. Otherwise the windows of strided layers have to move as well (``fold_windows``). ``fold`` does both
+for one image size and checks the result.
 
     >>> folded = fold(model, "r1", image_size=32)      # folded(x) == model(r1(x))
 """
@@ -25,13 +25,14 @@ from transnet.folding.layers import (
     FoldedCalls,
     FoldedLayer,
     FoldedUncompiledCalls,
+    Folding,
     replace_class,
     restore_class,
 )
 from transnet.folding.trace import Trace, Visit, describe, find_culprit, same, trace
 from transnet.folding.windows import REVERSED, Rewrite, rewrite
 
-# Layers that become folded layers; whatever else calls a convolution or pooling has its calls replaced.
+# These layers become folded layers. In any other module, the calls of convolution and pooling functions are replaced.
 _LAYERS = {
     ("torch.nn.modules.conv", "Conv2d"),
     ("torch.nn.modules.pooling", "MaxPool2d"),
@@ -41,27 +42,30 @@ _LAYERS = {
 
 
 def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Module:
-    """A network that takes x and computes ``model(t(x))`` in one pass, the transform inside its weights.
+    """Return a network that computes ``model(t(x))`` from x in one pass, with the transform inside its weights.
 
-    Use it to ship a head other than the identity one: users need not know of its transform. A folded
-    ResNet-18 was measured to take a few per cent longer than the plain one; docs/results.md has the ratios. The
-    network must end in something that sees no directions, such as global pooling and a linear layer. The result
-    is tied to ``image_size`` (but for r0, and for m3 where all layers are square, which move no window); its
-    ``fold_config`` names both. Layers that an evaluation pass does not reach (auxiliary heads) stay as they are.
+    Use it to ship a head other than the identity head: its users need not know its transform. A folded ResNet-18
+    takes a few per cent longer than the plain one; docs/results.md has the measured ratios. The network must end in
+    layers that ignore directions, such as global pooling and a linear layer.
 
-    This is Prop. 1 with the windows moved where it does not hold as stated; before it is returned, the result
-    is compared with ``model(t(x))`` in float64 on random input.
+    The result is tied to ``image_size`` and raises at any other size, also after it was compiled, exported or traced.
+    The exceptions are r0, and m3 if all layers are square, because these move no windows at any size. The attribute
+    ``fold_config`` holds the transform and the size. Layers that an evaluation pass does not reach, such as
+    auxiliary heads, are not changed.
+
+    This is Prop. 1, with moved windows for the layers that need them. Before the result is returned, it is compared
+    with ``model(t(x))`` in float64 on random input.
 
     Args:
-        model: the network; it is not changed. A folded network may be folded again.
+        model: the network, which is not changed. A folded network may be folded again.
         t: an element of D4, ``r0`` … ``m3``.
         image_size: the side of the square images, or (height, width).
 
     Returns:
-        A new network of the same class, type, device and mode.
+        A new network of the same class, dtype, device and mode.
 
     Raises:
-        ValueError: where t cannot be folded exactly; the message names the layer and the reason.
+        ValueError: if t cannot be folded exactly. The message names the layer and the reason.
     """
     t = _element(t)
     if not isinstance(model, nn.Module):
@@ -71,42 +75,39 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     nested = next((name for name, m in model.named_modules() if name and hasattr(m, "fold_config")), None)
     if nested is not None:
         raise ValueError(f"fold: layer {nested!r} is a folded network inside another; fold the plain one")
-    again = hasattr(model, "fold_config")
-    if again:
+    if hasattr(model, "fold_config"):
         t = d4.compose(_unfold(model, size), t)
     kernels = () if t == "r0" else _fold_checked(model, t, size)
     model.fold_config = {"transform": t, "image_size": list(size)}  # type: ignore[assignment]
     model.fold_kernels = kernels  # type: ignore[assignment]
-    if not again:
-        model.register_forward_pre_hook(_check_size)
     return model
 
 
 def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
-    """Fold ``model`` in place, once a float64 copy has been folded and checked; give the kernels' names."""
+    """Fold ``model`` in place after folding and checking a float64 copy; return the names of the turned kernels."""
     plain = _check_copy(model)
     x, seen, want = _trace(plain, t, size)
     if not all(bool(y.isfinite().all()) for y in _tensors(want)):
-        raise ValueError("fold: the network's output on random input is not finite: a fold cannot be checked")
-    plan = _plan(plain, seen, t)
+        raise ValueError("fold: the network's output on random input is not finite, so that a fold cannot be checked")
+    plan = _plan(plain, seen, t, size)
     folded = copy.deepcopy(plain)
-    _apply(folded, *plan, t)
+    _apply(folded, *plan, t, size)
     try:
         with torch.no_grad():
             exact = all(same(got, y) for got, y in zip(_tensors(folded(x)), _tensors(want), strict=True))
-    except RuntimeError:  # sizes that no longer meet
+    except RuntimeError:  # maps whose sizes no longer match
         exact = False
     if not exact:
         raise ValueError(f"fold: {t} cannot be folded exactly into {find_culprit(plain, folded, x, t, seen)}")
-    _apply(model, *plan, t)
+    _apply(model, *plan, t, size)
     return plan[0]
 
 
-Layers = dict[str, tuple[type[Folded], list[Changes]]]
+Layers = dict[str, Folding]
 
 
-def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layers]:
-    """The kernels to turn, by name, and the modules whose windows move."""
+def _plan(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str, ...], Layers]:
+    """Return the names of the kernels to turn, and the modules to change: those that move windows, and the entry."""
     stored = {id(tensor): name for name, tensor in [*plain.named_parameters(), *plain.named_buffers()]}
     kernels: dict[str, None] = {}
     layers: Layers = {}
@@ -114,11 +115,13 @@ def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layer
         for call, _ in visit.calls:
             kernels.update(dict.fromkeys(_kernels(plain, visit.name, call, stored)))
         mixin, changes = _move_windows(plain, visit, t)
-        layers.setdefault(visit.name, (mixin, []))[1].append(changes)
+        # The maps of a module with code of its own may have their channels last, so that their size is not checked.
+        sizes = _sizes(seen, visit.name, t) if mixin is FoldedLayer else ()
+        layers.setdefault(visit.name, Folding(mixin, [], sizes)).visits.append(changes)
     moved: Layers = {}
-    for name, (mixin, visits) in layers.items():
+    for name, folding in layers.items():
         known: dict[Any, Rewrite | None] = {}
-        for key, change in itertools.chain(*visits):
+        for key, change in itertools.chain(*folding.visits):
             if known.setdefault(key, change) != change:
                 raise ValueError(
                     f"fold: {t} cannot be folded exactly into {describe(plain, name)}: two calls of {key[0]} "
@@ -126,18 +129,29 @@ def _plan(plain: nn.Module, seen: Trace, t: str) -> tuple[tuple[str, ...], Layer
                 )
         pads = any(key[0] == "pad" for key, change in known.items() if change is not None)
         if any(known.values()):
-            moved[name] = (FoldedUncompiledCalls if pads else mixin, visits)
+            moved[name] = replace(folding, mixin=FoldedUncompiledCalls) if pads else folding
+    if any(REVERSED[t]):
+        # Even if no window moves at this size, windows may have to move at another one.
+        sizes = _sizes(seen, seen.entry, t)
+        entry = seen.entry if sizes else ""
+        moved[entry] = replace(moved.get(entry, Folding(Folded, [], ())), sizes=sizes or (size,))
     return tuple(kernels), moved
 
 
+def _sizes(seen: Trace, name: str, t: str) -> tuple[Pair, ...]:
+    """Return the sizes of the maps that a module gets, or nothing if its first argument is not always a map."""
+    sizes = [visit.size for visit in seen.visits if visit.name == name]
+    return tuple(dict.fromkeys(_turned(size, t) for size in sizes if size)) if all(sizes) else ()
+
+
 def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -> list[str]:
-    """The names of the stored tensors that a convolution's kernel comes from."""
+    """Return the names of the stored tensors that a convolution's kernel comes from."""
     weight = call.tensors.get("weight")
     if weight is None or tuple(weight.shape[-2:]) == (1, 1):
         return []
     if id(weight) in stored:
         return [stored[id(weight)]]
-    # Computed from a stored kernel, as in weight standardisation: that one is turned.
+    # The kernel is computed from a stored one, as in weight standardisation: the stored one is turned.
     module = plain.get_submodule(owner)
     own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     found = [name for name, tensor in own if tensor.ndim == 4 and tensor.shape[-2:] == weight.shape[-2:]]
@@ -151,7 +165,7 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
 
 
 def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], Changes]:
-    """How one visit of a module has to change."""
+    """Return the changes of one visit of a module, and the base class that carries them out."""
     module = plain.get_submodule(visit.name)
     if (type(module).__module__, type(module).__name__) in _LAYERS and visit.size is not None and visit.calls:
         *before, (call, out) = visit.calls
@@ -162,11 +176,12 @@ def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded],
     ]
 
 
-def _apply(model: nn.Module, kernels: Sequence[str], layers: Layers, t: str) -> None:
+def _apply(model: nn.Module, kernels: Sequence[str], layers: Layers, t: str, size: Pair) -> None:
     _turn_kernels(model, kernels, d4.inverse(t))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    for name, (mixin, visits) in layers.items():
-        replace_class(model.get_submodule(name), mixin, visits, device)
+    purpose = f"{t} is folded into this network for {_times(size)} images"
+    for name, folding in layers.items():
+        replace_class(model.get_submodule(name), folding, purpose, device)
 
 
 def _turn_kernels(model: nn.Module, names: Sequence[str], t: str) -> None:
@@ -178,11 +193,11 @@ def _turn_kernels(model: nn.Module, names: Sequence[str], t: str) -> None:
 
 
 def _unfold(model: nn.Module, size: Pair) -> str:
-    """Undo a fold in place, so that a second one starts from the plain network; returns the transform."""
+    """Undo a fold in place, so that a second one starts from the plain network, and return its transform."""
     config: dict[str, Any] = model.fold_config  # type: ignore[assignment]
     if config["image_size"] != list(size):
         known = _times(config["image_size"])
-        raise ValueError(f"fold: image_size {_times(size)}, but the network is folded for {known} already")
+        raise ValueError(f"fold: image_size {_times(size)}, but the network is already folded for {known}")
     _turn_kernels(model, model.fold_kernels, config["transform"])  # type: ignore[arg-type]
     for module in model.modules():
         if isinstance(module, Folded):
@@ -191,14 +206,14 @@ def _unfold(model: nn.Module, size: Pair) -> str:
 
 
 def _check_copy(model: nn.Module) -> nn.Module:
-    """A float64 copy in evaluation mode."""
+    """Return a float64 copy in evaluation mode."""
     plain = copy.deepcopy(model).eval()
-    if any(tensor.device.type == "mps" for tensor in plain.parameters()):  # has no float64
+    if any(tensor.device.type == "mps" for tensor in plain.parameters()):  # mps has no float64
         plain = plain.cpu()
     plain = plain.double()
     source = torch.Generator().manual_seed(0)
     for parameter in plain.parameters():
-        # Zeros (a fresh head, the last scale of a residual branch) would hide what goes wrong before them.
+        # Zeros (a fresh head, the last scale of a residual branch) would hide errors in the layers before them.
         if not parameter.data.any():
             parameter.data.copy_(torch.randn(parameter.shape, generator=source, dtype=torch.float64))
     return plain
@@ -219,18 +234,6 @@ def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace, Any]:
             failed = failed or error
     message = str(failed) or type(failed).__name__
     raise ValueError(f"fold: the network does not run on {first}×{_times(size)} images: {message}") from failed
-
-
-def _check_size(model: nn.Module, args: tuple[Any, ...]) -> None:
-    config: dict[str, Any] = model.fold_config  # type: ignore[assignment]
-    if torch.compiler.is_compiling() or not any(REVERSED[config["transform"]]):
-        return
-    given = list(args[0].shape[-2:]) if args and isinstance(args[0], Tensor) else config["image_size"]
-    if given != config["image_size"]:
-        raise ValueError(
-            f"{config['transform']} is folded into this network for {_times(config['image_size'])} images, not "
-            f"{_times(given)}; fold the plain network with image_size={tuple(given)}"
-        )
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -1,20 +1,25 @@
-"""Layers of a folded network: the plain ones, with their windows moved.
+"""Layers of a folded network: the plain layers, with their windows moved and the sizes of their maps checked.
 
-A folded layer is the plain layer with its class replaced by a subclass made for it, so that parameters, hooks
-and every reference to the module stay as they are, and ``isinstance`` still holds. It has a buffer
-``folded_pads``, one row (height, width, left, right, top, bottom) for every moved call: a state dict with
-such keys fails a strict load into the plain network, and one folded otherwise fails a load into this one.
+A folded layer is the plain layer with its class replaced by a subclass made for it. Parameters, hooks and all
+references to the module stay as they are, and ``isinstance`` still holds. A layer with moved windows has a buffer
+``folded_pads`` with one row (height, width, left, right, top, bottom) for every moved call. Therefore a strict load
+of its state dict into the plain network fails, and so does a load into a network that was folded differently.
+
+The checks are part of ``forward``, so that every way to trace the network keeps them or refuses other sizes.
 """
 
-from functools import cache
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache, wraps
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from transnet.folding.calls import Pair, read_call
+from transnet.folding.calls import Pair, map_size, read_call
 from transnet.folding.windows import Pads, Rewrite
 
 
@@ -42,93 +47,136 @@ def _reframe(x: Tensor, pads: Pads, mode: str, value: float) -> Tensor:
         return F.pad(x, pads, value=value)
     if max(pads) > 0:
         x = F.pad(x, [max(pad, 0) for pad in pads], mode=mode)
-    # A crop alone is a view, where torch's pad would copy.
+    # A crop alone is a view, but torch's pad would copy.
     left, right, top, bottom = (min(pad, 0) for pad in pads)
-    return x[..., -top : x.shape[-2] + bottom, -left : x.shape[-1] + right]
+    return x[..., -top : bottom or None, -left : right or None]
+
+
+@fx.wrap  # type: ignore[untyped-decorator]  # fx records this as one call, because it cannot record a condition
+def check_size(x: Any, sizes: tuple[Pair, ...], purpose: str) -> Tensor:
+    """Return the map ``x``, or raise if its size is not one of ``sizes``.
+
+    Args:
+        x: the input of a layer of a folded network.
+        sizes: the (height, width) of the layer's maps at the image size of the fold.
+        purpose: the transform and the image size of the fold, for the message.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{purpose}; it needs a map as the first argument, not {type(x).__name__}")
+    given = map_size(x)
+    for size in sizes:
+        if given == size:
+            # A jit trace keeps no condition, but it keeps these two views, which fail at any other size.
+            tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
+            return x.unflatten(-2, size[:1]).unflatten(-1, size[1:]) if tracing else x
+    known = " or ".join(f"{h}×{w}" for h, w in sizes)
+    raise ValueError(
+        f"{purpose}; a layer that then gets {known} pixels got {given[0]}×{given[1]}; "
+        "fold the plain network again with the new image_size"
+    )
 
 
 Changes = list[tuple[Any, Rewrite | None]]  # by the input's size for layers, by the call for functions
 
 
 class Folded(nn.Module):
-    """What all folded layers share; never made directly, see ``replace_class``."""
+    """A layer of a folded network that checks the size of its maps. ``replace_class`` makes its subclasses."""
 
     plain_class: type[nn.Module]
     mixin: "type[Folded]"
+    folded_sizes: tuple[Pair, ...]
+    folded_purpose: str
     folded_pads: Tensor
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plain module."""
+        return super().forward(*args, **kwargs)  # type: ignore[misc]
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # The subclass is made at run time, so copies and pickles name the classes it is made of.
+        # The subclass is made at run time, so copies and pickles name the classes that it is made of.
         return _revive, (self.mixin, self.plain_class), self.__getstate__()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         given = state_dict.get(f"{prefix}folded_pads")
-        if given is not None and not torch.equal(given.to(self.folded_pads), self.folded_pads):
+        pads = self._buffers.get("folded_pads")
+        if given is not None and pads is not None and not torch.equal(given.to(pads), pads):
             args[-1].append(
                 f"{prefix}folded_pads: the weights were folded with {given.tolist()}, this network with "
-                f"{self.folded_pads.tolist()}; load them into a fold of the same transform and image size"
+                f"{pads.tolist()}; load them into a fold of the same transform and image size"
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        """The plain layer's own, and where the windows lie now."""
-        frames = [f"{h}×{w} with pads {tuple(pads)}" for h, w, *pads in self.folded_pads.tolist()]
+        """Return the plain layer's description, the sizes of its maps, and the pads of its moved windows."""
+        frames = [f"{h}×{w}" for h, w in self.folded_sizes]
+        if "folded_pads" in self._buffers:
+            frames = [f"{h}×{w} with pads {tuple(pads)}" for h, w, *pads in self.folded_pads.tolist()]
         return ", ".join(filter(None, [super().extra_repr(), f"folded: {'; '.join(frames)}"]))
 
 
 class FoldedLayer(Folded):
-    """A convolution or pooling layer with moved windows, one ``Rewrite`` for each input size it meets."""
+    """A convolution or pooling layer with moved windows, with one ``Rewrite`` for each size of its maps."""
 
     rewrites: dict[Pair, Rewrite | None]
 
     def forward(self, x: Tensor) -> Tensor:
-        """t⁻¹ of what the plain layer gives on t(x)."""
-        size = x.shape[-2], x.shape[-1]
-        if size not in self.rewrites:
-            known = ", ".join(f"{h}×{w}" for h, w in self.rewrites)
-            raise ValueError(f"a folded layer got a {size[0]}×{size[1]} map; it was folded for {known}")
-        change = self.rewrites[size]
+        """Apply t⁻¹ to the plain layer's output on t(x)."""
+        change = self.rewrites[map_size(x)]
         if change is None:
-            return super().forward(x)  # type: ignore[no-any-return, misc]
+            return super().forward(x)  # type: ignore[no-any-return]
         if isinstance(self, nn.Conv2d):
             return run(F.conv2d, x, change, weight=self.weight, bias=self.bias)
         return run(F.max_pool2d if isinstance(self, nn.MaxPool2d) else F.avg_pool2d, x, change)
 
 
 class FoldedCalls(Folded):
-    """A module whose own code calls convolutions, pooling or padding as functions: those calls are moved."""
+    """A module whose own code calls convolution, pooling or padding functions, with those calls replaced."""
 
     rewrites: dict[tuple[Any, ...], Rewrite | None]
     expected: list[set[tuple[Any, ...]]]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The plain module's code, with its calls replaced while it runs."""
+        """Run the plain module's code, and replace its calls while it runs."""
         met: set[tuple[Any, ...]] = set()
         with _ReplaceCalls(self.rewrites, met):
-            output = super().forward(*args, **kwargs)  # type: ignore[misc]
-        if met not in self.expected:
+            output = super().forward(*args, **kwargs)
+        if met not in self.expected and not _symbolic(args, kwargs):
             raise RuntimeError(f"{type(self).__name__} did not make the calls it was folded for; run it uncompiled")
         return output
 
 
 class FoldedUncompiledCalls(FoldedCalls):
-    """The same where padding is among the calls: torch.compile would not let a mode see that, so it is left out."""
+    """The same with padding among the calls. A mode does not see padding in compiled code, so this is not compiled."""
 
 
-def replace_class(module: nn.Module, mixin: type[Folded], visits: list[Changes], device: torch.device) -> None:
-    """Turn a plain module into a folded one, in place; ``visits`` has the changes for each time that it is called."""
-    rewrites = {key: change for changes in visits for key, change in changes}
+@dataclass
+class Folding:
+    """The change of one module: its new base class, the rewritten calls of each visit, and the sizes of its maps."""
+
+    mixin: type[Folded]
+    visits: list[Changes]
+    sizes: tuple[Pair, ...]
+
+
+def replace_class(module: nn.Module, folding: Folding, purpose: str, device: torch.device) -> None:
+    """Turn a plain module into a folded one, in place."""
+    rewrites = {key: change for changes in folding.visits for key, change in changes}
     moved = {key: change for key, change in rewrites.items() if change is not None}
-    rows = [[*_size_of(key), *change.frame] for key, change in moved.items()]
-    module.register_buffer("folded_pads", torch.tensor(rows, device=device))
+    if moved:
+        rows = [[*_size_of(key), *change.frame] for key, change in moved.items()]
+        module.register_buffer("folded_pads", torch.tensor(rows, device=device))
     module.rewrites = rewrites  # type: ignore[assignment]
-    module.expected = [{key for key, _ in changes if key in moved} for changes in visits]  # type: ignore[assignment]
-    module.__class__ = _subclass(mixin, type(module))  # type: ignore[arg-type]
+    module.expected = [{key for key, _ in changes if key in moved} for changes in folding.visits]  # type: ignore[assignment]
+    module.folded_sizes = folding.sizes  # type: ignore[assignment]
+    module.folded_purpose = purpose  # type: ignore[assignment]
+    module.__class__ = _subclass(folding.mixin, type(module))  # type: ignore[arg-type]
 
 
 def restore_class(module: Folded) -> None:
     """Turn a folded module back into the plain one, in place."""
-    del module.folded_pads, module.rewrites, module.expected  # type: ignore[attr-defined]
+    for name in ("rewrites", "expected", "folded_sizes", "folded_purpose", "folded_pads"):
+        if hasattr(module, name):
+            delattr(module, name)
     module.__class__ = module.plain_class  # type: ignore[assignment]
 
 
@@ -139,22 +187,65 @@ class _ReplaceCalls(TorchFunctionMode):
         self.met = met
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = read_call(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if _symbolic(args, kwargs):
+            # fx records the calls without knowing a size, so that the rewrite is looked up when the graph runs.
+            kind = getattr(func, "__name__", "")
+            known = {key: asdict(change) for key, change in self.rewrites.items() if change and key[0] == kind}
+            return run_recorded(kind, known, args, kwargs) if known else func(*args, **kwargs)
+        found = read_call(func, args, kwargs)
         if found is not None:
             x, call = found
             change = self.rewrites.get(call.key)
             if change is not None:
                 self.met.add(call.key)
                 return run(func, x, change, **call.tensors)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values()))
+
+
+@fx.wrap  # type: ignore[untyped-decorator]
+def run_recorded(kind: str, rewrites: dict[Any, dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one call in an fx graph, rewritten if it is among ``rewrites``, which maps calls to fields of ``Rewrite``."""
+    func = getattr(F, kind)
+    found = read_call(func, args, kwargs)
+    if found is None or found[1].key not in rewrites:
+        return func(*args, **kwargs)
+    x, call = found
+    return run(func, x, Rewrite(**rewrites[call.key]), **call.tensors)
 
 
 @cache
 def _subclass(mixin: type[Folded], plain: type[nn.Module]) -> type[nn.Module]:
-    names = {"plain_class": plain, "mixin": mixin, "__module__": __name__, "__doc__": plain.__doc__}
+    forward = _checked_forward(mixin, plain)
     if mixin is FoldedUncompiledCalls:
-        names["forward"] = torch.compiler.disable(mixin.forward)
+        forward = torch.compiler.disable(forward)
+    names = {
+        "plain_class": plain,
+        "mixin": mixin,
+        "forward": forward,
+        # fx decides by the module's name whether it looks inside: a folded layer is opaque if the plain one is.
+        "__module__": plain.__module__,
+        "__doc__": plain.__doc__,
+    }
     return type(f"Folded{plain.__name__}", (mixin, plain), names)
+
+
+def _checked_forward(mixin: type[Folded], plain: type[nn.Module]) -> Callable[..., Any]:
+    first = next(iter([*signature(plain.forward).parameters][1:]), "")
+
+    @wraps(plain.forward)  # fx and jit.trace read the names of the arguments
+    def forward(self: Folded, *args: Any, **kwargs: Any) -> Any:
+        if self.folded_sizes and args:
+            args = (check_size(args[0], self.folded_sizes, self.folded_purpose), *args[1:])
+        elif self.folded_sizes:
+            kwargs[first] = check_size(kwargs.get(first), self.folded_sizes, self.folded_purpose)
+        return mixin.forward(self, *args, **kwargs)
+
+    return forward
 
 
 def _revive(mixin: type[Folded], plain: type[nn.Module]) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Watching a network run: which layer calls what on which size, and which is at fault if a fold is wrong."""
+"""Watch a network run: record which layer calls what at which size, and find the layer that makes a fold wrong."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from transnet import d4
 from transnet.folding.calls import Call, Pair, read_call
 
-# Why the code of a module that calls these may fail to commute with t; the first that applies is told.
+# Why the code of a module that calls these may fail to commute with t. The message gives the first that applies.
 _REASONS = {
     "scaled_dot_product_attention": "its attention treats positions by their order",
     "softmax": "its attention treats positions by their order",
@@ -40,24 +40,29 @@ class Visit:
 
 @dataclass
 class Trace:
-    """What a network did on one input, module by module in the order in which they began."""
+    """The calls of a network on one input, module by module, in the order in which they began."""
 
     visits: list[Visit] = field(default_factory=list)
     functions: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> set[Pair]:
-        """Every map size that was seen."""
+        """Return the sizes of all maps."""
         return {call.size for visit in self.visits for call, _ in visit.calls} | {
             out for visit in self.visits for _, out in visit.calls
         }
+
+    @property
+    def entry(self) -> str:
+        """Return the name of the first module whose own code computes something from the image."""
+        return next(iter(self.functions), "")
 
 
 def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
     """Run ``model`` on ``x`` and record every call of a convolution, pooling, padding or interpolation.
 
-    Functions are attributed to the innermost module whose forward is running, so that those in a model's
-    own code (``F.max_pool2d``) are found as well as layers.
+    A function is attributed to the innermost module whose forward is running. This finds functions in a model's own
+    code (``F.max_pool2d``) as well as layers.
     """
     seen = Trace()
     stack: list[Visit] = []
@@ -70,7 +75,9 @@ def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             if stack:
-                seen.functions.setdefault(stack[-1].name, set()).add(getattr(func, "__name__", ""))
+                name = getattr(func, "__name__", "")
+                if name != "__get__":  # x.shape and the like compute nothing
+                    seen.functions.setdefault(stack[-1].name, set()).add(name)
                 found = read_call(func, args, kwargs or {})
                 if found is not None and isinstance(result, Tensor):
                     stack[-1].calls.append((found[1], (result.shape[-2], result.shape[-1])))
@@ -85,7 +92,7 @@ def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
 
 
 def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str, seen: Trace) -> str:
-    """Say where the two networks first part, that is which layer's code does not commute with t, and why."""
+    """Describe the first layer at which the two networks differ: its code does not commute with t. Give the reason."""
     ours, theirs = _events(folded, x), _events(plain, d4.apply(t, x))
     stack: list[str] = []
     for (name, leaves, got), (_, _, want) in zip(ours, theirs):
@@ -95,7 +102,7 @@ def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str, seen: T
             break
         if not leaves:
             stack.append(name)
-    else:  # the folded network stopped where sizes no longer meet
+    else:  # the folded network stopped, because the sizes of two maps no longer match
         name, leaves, _ = theirs[min(len(ours), len(theirs) - 1)]
     if leaves:
         return f"{describe(plain, name)}: {_reason(plain, name, seen)}"
@@ -104,7 +111,7 @@ def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str, seen: T
 
 
 def describe(model: nn.Module, name: str) -> str:
-    """A layer's path and class, for messages."""
+    """Return a layer's path and class, for messages."""
     kind = type(model.get_submodule(name)).__name__
     return f"layer {name!r} ({kind})" if name else f"the network itself ({kind})"
 
@@ -126,7 +133,7 @@ def watched(
 
 
 def _events(model: nn.Module, x: Tensor) -> list[tuple[str, bool, Any]]:
-    """What every module was given and what it gave, as (name, whether given back, value), in order."""
+    """Return all inputs and outputs of modules in order, as (name, whether it is an output, value)."""
     found: list[tuple[str, bool, Any]] = []
     enter = lambda name, args: found.append((name, False, args))  # noqa: E731
     leave = lambda name, args, output: found.append((name, True, output))  # noqa: E731
@@ -136,7 +143,7 @@ def _events(model: nn.Module, x: Tensor) -> list[tuple[str, bool, Any]]:
 
 
 def _agree(got: Any, want: Any, t: str, sizes: set[Pair]) -> bool:
-    """Whether two values correspond: as maps in either layout, as tokens, or by being invariant."""
+    """Return whether two values correspond: as maps in either layout, as tokens, or because they are equal."""
     if isinstance(got, (tuple, list)):
         return all(_agree(g, w, t, sizes) for g, w in zip(got, want))
     if not isinstance(got, Tensor) or not got.is_floating_point():
@@ -152,7 +159,7 @@ def _turned_back(want: Tensor, undo: str, sizes: set[Pair]) -> Iterator[Tensor]:
     for axis, length in enumerate(want.shape):
         for height, width in sizes:
             area = height * width
-            # Tokens: positions in reading order, after a class token or inside a flattened batch.
+            # Tokens: positions in reading order, after a class token or in a flattened batch.
             if area > 1 and length >= area and length % area <= 1:
                 head, rest = want.movedim(axis, -1).split([length % area, length - length % area], -1)
                 maps = d4.apply(undo, rest.unflatten(-1, (-1, height, width)))
@@ -160,7 +167,7 @@ def _turned_back(want: Tensor, undo: str, sizes: set[Pair]) -> Iterator[Tensor]:
 
 
 def same(got: Tensor, want: Tensor, tolerance: float = 1e-9) -> bool:
-    """Whether two float64 results are equal up to rounding."""
+    """Return whether two float64 results are equal up to rounding."""
     if got.shape != want.shape:
         return False
     scale = want.abs().max().item() if want.numel() else 0.0

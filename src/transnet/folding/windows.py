@@ -1,14 +1,14 @@
-"""The exact rule of folding: where the windows of a convolution or pooling lie once t is folded in.
+"""The exact rule of folding: the windows of a convolution or pooling layer after t is folded into it.
 
-Let y = c(t(x)), c a convolution or pooling layer. A layer c' with c'(x) = t⁻¹(y) sees the same windows in
-x's coordinates: where t reverses an axis, c' counts them from the other end. There it swaps the start and end
-pads and moves its first window by the slack r, the pixels that c leaves unused at its end:
+Let y = c(t(x)), with c a convolution or pooling layer. A layer c' with c'(x) = t⁻¹(y) sees the same windows in x's
+coordinates. On an axis that t reverses, c' counts them from the other end. It therefore swaps the start and end
+pads, and moves its first window by the slack r, the pixels that c leaves unused at its end:
 
     (p₀, p₁) ↦ (p₁ − r, p₀),   r = n + p₀ + p₁ − kₑ − (o − 1)·s,   kₑ = d·(k − 1) + 1
 
-with n the input's size, o the output's, s the stride, d the dilation; a negative pad crops. The plain rule of
-Prop. 1 is the case r = 0, p₀ = p₁. In ceil mode r can be negative: then the pads grow, by what is neutral to
-the layer (−∞ for a maximum; an average does not count it).
+Here n is the input's size, o the output's, s the stride and d the dilation. A negative pad crops. The plain rule of
+Prop. 1 is the case r = 0, p₀ = p₁. In ceil mode r can be negative. Then the pads grow, by values that the layer
+ignores (−∞ for a maximum; an average does not count them).
 """
 
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from typing import Any
 from transnet import d4
 from transnet.folding.calls import Call, Pair
 
-Pads = tuple[int, int, int, int]  # left, right, top, bottom, as torch.nn.functional.pad has them
+Pads = tuple[int, int, int, int]  # left, right, top, bottom, in the order of torch.nn.functional.pad
 
-# What t reverses in x's coordinates, (height, width): r1 turns x's right edge into the top, where c starts.
+# Whether t reverses (height, width) in x's coordinates: r1 turns x's right edge into the top, at which c starts.
 REVERSED = {
     "r0": (False, False), "r1": (False, True), "r2": (True, True), "r3": (True, False),
     "m0": (False, True), "m1": (True, True), "m2": (True, False), "m3": (False, False),
@@ -28,7 +28,7 @@ REVERSED = {
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a convolution or pooling call: where its windows lie."""
+    """The positions of the windows of a convolution or pooling call on one axis."""
 
     size: int
     kernel: int
@@ -40,25 +40,25 @@ class Axis:
 
     @property
     def extent(self) -> int:
-        """kₑ, the pixels that a dilated kernel spans."""
+        """Return kₑ, the number of pixels that a dilated kernel spans."""
         return self.dilation * (self.kernel - 1) + 1
 
     @property
     def slack(self) -> int:
-        """r, the pixels after the last window; negative where ceil mode lets it reach beyond the padding."""
+        """Return r, the number of pixels after the last window. It is negative if ceil mode exceeds the padding."""
         return self.size + self.start + self.end - self.extent - (self.out - 1) * self.stride
 
     @property
     def fitted(self) -> int:
-        """The end pad that leaves no slack."""
+        """Return the end pad that leaves no slack."""
         return self.end - self.slack
 
     def reversed(self) -> "Axis":
-        """The same windows, counted from the other end."""
+        """Return the same windows, counted from the other end."""
         return replace(self, start=self.fitted, end=self.start)
 
     def windows(self, padding: int, crop: int = 0, ceil: bool = False) -> int:
-        """How many windows torch places with this padding at both ends, after cropping the start."""
+        """Return how many windows torch places with this padding at both ends, after cropping the start."""
         room = self.size - crop + 2 * padding - self.extent
         count = (room + (self.stride - 1 if ceil else 0)) // self.stride + 1
         return count - (ceil and (count - 1) * self.stride >= self.size - crop + padding)
@@ -68,10 +68,14 @@ class Axis:
 class Rewrite:
     """A call that computes the same under t⁻¹: frame the input by ``pads``, then call with ``options``.
 
-    ``frame`` says where the windows start and end, however that is carried out. ``step`` takes every so many
-    rows and columns of the input. ``kept`` is where, (first row, rows) and (first column, columns), the wanted
-    windows lie among those that the call computes. ``counted`` is for averages that no option of torch describes:
-    the sum under each window is divided by its number of real pixels, a border of this width included.
+    Attributes:
+        frame: the positions at which the windows start and end, in whichever way this is carried out.
+        options: the arguments of the call, except the tensors.
+        pads: padding (or cropping, if negative) before the call, with ``mode`` and ``value``.
+        step: use every so many rows and columns of the input only.
+        kept: (first row, rows) and (first column, columns) of the output that are kept.
+        counted: for averages that no option of torch describes, the sum under each window is divided by its number
+            of real pixels, and a border of this width counts as real.
     """
 
     frame: Pads
@@ -85,10 +89,10 @@ class Rewrite:
 
 
 def rewrite(call: Call, out: Pair, t: str, outer: Call | None = None) -> Rewrite | None:
-    """The call that replaces ``call`` in the folded network, in x's coordinates; None where it may stay.
+    """Return the call that replaces ``call`` in the folded network, in x's coordinates, or None if it may stay.
 
     Args:
-        call: what the plain network calls on t(x), with the size it has there.
+        call: the plain network's call on t(x), with the size of its input.
         out: the height and width of its output.
         t: the element to fold.
         outer: the padding that a convolution of mode ``reflect`` or ``same`` puts around its input first.
@@ -134,14 +138,14 @@ def _rewrite_conv(call: Call, out: Pair, t: str, outer: Call | None) -> Rewrite 
     return Rewrite(_frame(moved), _options(call, moved, [0, 0]), _frame(moved), mode)
 
 
-# The ways to move a convolution's windows, each with its cost in numbers read and written an image. Torch's own padding
-# is free but has zeros, the same number at both ends. What it adds beyond the last window does no harm.
+# The ways to move a convolution's windows, each with its cost in numbers read and written per image. Torch's own
+# padding costs nothing, but it consists of zeros, the same number at both ends. It may exceed the last window.
 _Plan = tuple[float, Rewrite]
-_FLOPS = 200  # that take the time of reading or writing a number, on a GPU
+_FLOPS = 200  # a GPU computes about this many in the time that it takes to read or write one number
 
 
 def _subsampled(call: Call, moved: list[Axis]) -> _Plan | None:
-    """A kernel of one pixel sees every s-th pixel: let the convolution have only those."""
+    """Give the convolution only every s-th pixel, because a kernel of one pixel sees no others."""
     if any(axis.extent > 1 or axis.start > 0 or axis.fitted > 0 for axis in moved):
         return None
     pads = _flat([(min(axis.start, 0), 0) for axis in moved])
@@ -152,7 +156,7 @@ def _subsampled(call: Call, moved: list[Axis]) -> _Plan | None:
 
 
 def _earlier(call: Call, moved: list[Axis]) -> _Plan | None:
-    """Begin some strides earlier, where the padding is the same at both ends, and drop the windows too many."""
+    """Start some strides earlier, so that the padding is the same at both ends, and drop the extra windows."""
     padding, first, extra = [], [], 1.0
     for axis in moved:
         more = max(-axis.start, 0)
@@ -173,7 +177,7 @@ def _earlier(call: Call, moved: list[Axis]) -> _Plan | None:
 
 
 def _padded(call: Call, moved: list[Axis]) -> _Plan:
-    """Copy the input into a larger one, or a part of it."""
+    """Copy the input, or a part of it, into a padded one."""
     inside = [_inside(axis) for axis in moved]
     padding = [axis.start if within else 0 for axis, within in zip(moved, inside)]
     pads = _flat([(0, 0) if within else (axis.start, axis.end) for axis, within in zip(moved, inside)])
@@ -208,7 +212,7 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
     if given["divisor_override"] is not None or (
         not clipped and (given["count_include_pad"] or not any(axis.start for axis in plain))
     ):
-        # One divisor for all windows: zeros may be added anywhere.
+        # All windows have one divisor, so that zeros may be added anywhere.
         moved = _move(plain, t)
         inside = all(0 <= a.start <= a.kernel // 2 and a.windows(a.start) == a.out for a in moved)
         padding = [axis.start for axis in moved] if inside else [0, 0]
@@ -216,7 +220,7 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
         options = _options(call, moved, padding, ceil_mode=False, count_include_pad=True)
         return Rewrite(_frame(moved), options, _flat(pads))
     if given["count_include_pad"]:
-        # The padding counts, what ceil mode adds beyond it does not: so the padding becomes input.
+        # The padding counts, but the pixels that ceil mode adds beyond it do not. So the padding becomes input.
         border = _move_pads([(axis.start, axis.end) for axis in plain], t)
         plain = [replace(axis, size=axis.size + axis.start + axis.end, start=0, end=0) for axis in plain]
     moved = _move(plain, t)
@@ -235,7 +239,7 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
 def _fit_pool(
     moved: list[Axis], ceil_mode: bool
 ) -> tuple[list[int], list[Pair], bool, tuple[Pair, Pair] | None] | None:
-    """Padding, crops, ceil mode and what is kept for a pooling that ignores its padding: the input is not copied."""
+    """Return padding, crops, ceil mode and the kept output of a pooling that ignores its padding and copies nothing."""
     crop = [max(-axis.start, 0) for axis in moved]
     padding = [max(axis.start, 0) for axis in moved]
     if any(p > axis.kernel // 2 for p, axis in zip(padding, moved)):

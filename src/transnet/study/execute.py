@@ -221,9 +221,12 @@ class Here:
 def start_server() -> None:
     """Start the process that forks the runs', where none runs yet.
 
-    It has imported everything: seconds a run, most of a small one's time. It ignores SIGTERM, which a scheduler sends
-    to all processes of a job: the runs save and end, and this one must live to tell how they ended. And with SIGINT
-    they wait until they listen: told to stop before its own code begins, a run would end with a traceback.
+    It has imported everything already, which would take each run seconds. It ignores SIGTERM, because a scheduler
+    sends that to all processes of a job: the runs save and end, and the server must survive to report how they ended.
+
+    Each run's process starts with SIGINT blocked, and never ignored, until its own code handles the signal. If SIGINT
+    were not blocked, a run stopped that early would end with a traceback. If it were ignored, as under nohup, cron or
+    ``&`` in a script, the request would be lost and the run would train to its end.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["transnet.train.trainer", "timm", "torchvision", "sklearn.datasets"]
@@ -231,13 +234,16 @@ def start_server() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     resource_tracker.ensure_running()  # else it is started along, and lets SIGINT through again
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is ignored or blocked stays so in a new program
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A new program inherits which signals are blocked, ignored or at their default.
+    sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sigint = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         forkserver.ensure_running()
     finally:
+        signal.signal(signal.SIGINT, sigint)
+        signal.signal(signal.SIGTERM, sigterm)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        signal.signal(signal.SIGTERM, before)
 
 
 def _gpus(device: str) -> list[str]:

@@ -8,6 +8,7 @@ worker or its node dies, Ray gives the task to another, which goes on from the r
 
 import dataclasses
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def _train(config: TrainConfig, data: str, at_once: int) -> str | None:
     from transnet.train.interrupt import Stopped
     from transnet.train.state import TrainingError
 
+    # Ray cancels a task as Ctrl-C does. A cluster started with SIGINT ignored would ignore that until the run trains.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         train_alone(config, data, at_once)
     except Stopped:

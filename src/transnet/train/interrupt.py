@@ -13,7 +13,8 @@ class Stopped(Exception):
 class Interrupt:
     """While the block lasts, SIGINT or SIGTERM is a wish to stop (``asked``); a second SIGINT stops at once.
 
-    SIGTERM never does: a scheduler may send it to every process of a study, each of which passes its wish on as well.
+    This holds even if the process was started with SIGINT ignored, as under nohup, cron or ``&`` in a script. SIGTERM
+    never stops at once: a scheduler may send it to every process of a study, each of which passes its wish on as well.
 
     Args:
         at_once: both stop at once, with KeyboardInterrupt.

@@ -1,1 +1,0 @@
-"""TransNet inside the training loops of other libraries."""

@@ -11,7 +11,7 @@ from transnet.report.paper import N
 from transnet.report.tables import accuracies, cautions, rows_of, table, verdict
 from transnet.runs import recipes
 from transnet.runs.config import TrainConfig
-from transnet.study.results import read_folder
+from transnet.study.old_results import read_folder
 from transnet.study.statistics import difference
 
 STUDIES = {

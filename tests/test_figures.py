@@ -15,7 +15,7 @@ from transnet.report.measurements import measure
 from transnet.report.page import facts, write_report
 from transnet.report.plot_style import inline, label, make_logarithmic, new_figure
 from transnet.runs.config import ConfigError
-from transnet.study.results import read_folder
+from transnet.study.old_results import read_folder
 
 FIGURES = ("ensembles", "generalization", "invariance_layers", "invariance_last_layer")
 

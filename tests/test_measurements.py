@@ -13,9 +13,9 @@ from transnet.report.measurements import Measured, measure
 from transnet.report.page import write_report
 from transnet.runs.folder import Run
 from transnet.study.answers import kept_answers
+from transnet.study.old_results import FinishedRun, Group, read_folder
 from transnet.study.plan import Study, plan
 from transnet.study.reproduce import reproduce
-from transnet.study.results import FinishedRun, Group, read_folder
 
 WEIGHTS = ("model.safetensors", "state", "logs", "*.lock")
 

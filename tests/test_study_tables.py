@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import result_tables  # type: ignore[import-not-found]
 from study_tables import accuracy, brief, headline  # type: ignore[import-not-found]
 from transnet.report.page import facts
+from transnet.study.old_results import read_folder
 from transnet.study.plan import KINDS
-from transnet.study.results import read_folder
 
 CLEAR = {
     "base": [76.0, 76.2, 76.4], "base-x2": [77.0, 77.1, 77.3], "t2": [79.0, 79.2, 79.4], "t3": [78.0, 78.3, 78.1],

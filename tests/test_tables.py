@@ -13,8 +13,8 @@ from scipy import stats
 from transnet.report.page import findings
 from transnet.report.paper import DATA, published
 from transnet.report.tables import rows_of, table
+from transnet.study.old_results import FinishedRun, Group
 from transnet.study.plan import KINDS
-from transnet.study.results import FinishedRun, Group
 from transnet.study.statistics import as_text, difference
 
 

@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     if page:
         from transnet.report.page import findings
-        from transnet.study.results import read_folder
+        from transnet.study.old_results import read_folder
 
         for group in read_folder(study.out):
             for line in findings(group) if group.name == study.group else ():

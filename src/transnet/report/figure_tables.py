@@ -6,8 +6,8 @@ from typing import Any
 from transnet.report import table_format as sheets
 from transnet.report.figures import ratios_of
 from transnet.report.table_format import NOTHING, Sheet
+from transnet.study.old_results import Group
 from transnet.study.plan import BY_HEADS, EQUAL, KINDS
-from transnet.study.results import Group
 from transnet.study.statistics import Difference, difference
 
 _CERTAIN, _ORDER = "both fall beyond the error", "both fall"

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from transnet.report.plot_style import COLOURS, MARKERS, label, make_logarithmic, new_figure, save
+from transnet.study.old_results import FinishedRun, Group
 from transnet.study.plan import BY_HEADS, EQUAL, KINDS
-from transnet.study.results import FinishedRun, Group
 from transnet.study.statistics import mean_and_error
 
 CURVES = {"base": "m base", "PT2": "m PT2", "Tm": "one Tm"}

@@ -21,8 +21,8 @@ from transnet.runs.description import read_json
 from transnet.runs.folder import Run, load
 from transnet.study.answers import Answers, drop_answers, keep_answers, kept_answers
 from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, name_of, of_heads, of_members
+from transnet.study.old_results import FinishedRun, Group
 from transnet.study.plan import BY_HEADS, KINDS, MEMBERS
-from transnet.study.results import FinishedRun, Group
 from transnet.train.evaluate_runs import collect, own_data
 from transnet.train.progress import say
 

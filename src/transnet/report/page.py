@@ -16,8 +16,8 @@ from transnet.report.tables import Row, rows_of, table, verdict
 from transnet.runs.checkpoint import write_atomically
 from transnet.runs.config import ConfigError, data_name
 from transnet.runs.provenance import command_elsewhere
+from transnet.study.old_results import FinishedRun, Group, read_folder
 from transnet.study.plan import KINDS
-from transnet.study.results import FinishedRun, Group, read_folder
 from transnet.study.statistics import Difference, as_text
 from transnet.train.progress import counted
 

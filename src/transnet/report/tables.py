@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from transnet.report import table_format as sheets
 from transnet.report.paper import N, Published, published
 from transnet.report.table_format import NOTHING, Cell, Sheet
+from transnet.study.old_results import FinishedRun, Group
 from transnet.study.plan import BY_HEADS, EQUAL, KINDS
-from transnet.study.results import FinishedRun, Group
 from transnet.study.statistics import Difference, difference, mean_and_error
 
 # Of each table: (kind of run, which classifier of it), in the paper's order.

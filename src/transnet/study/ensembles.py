@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from transnet.study.answers import Answers
+from transnet.study.old_results import FinishedRun, Group
 from transnet.study.plan import MEMBERS, MEMBERS_OF
-from transnet.study.results import FinishedRun, Group
 from transnet.train.evaluate import ensemble_entry
 from transnet.train.evaluate_runs import Outputs
 

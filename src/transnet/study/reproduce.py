@@ -11,8 +11,8 @@ from transnet.report.page import write_report
 from transnet.runs.config import ConfigError
 from transnet.runs.folder import Run
 from transnet.study.execute import Here, Outcome, Place, execute, start_server
+from transnet.study.old_results import note_study
 from transnet.study.plan import PlannedRun, Study, plan
-from transnet.study.results import note_study
 from transnet.train.device import find_device
 from transnet.train.distributed import World
 from transnet.train.evaluate_runs import own_data

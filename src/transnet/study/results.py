@@ -1,73 +1,91 @@
-"""The finished runs of a study's folder, by what they have in common, by kind and by seed."""
+"""The finished runs in a study's folder, as typed records: series by series, kind by kind, seed by seed."""
 
-import json
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from transnet.runs.checkpoint import write_atomically
-from transnet.runs.config import ConfigError
+from transnet.errors import FileError
+from transnet.runs.config import TrainConfig
+from transnet.runs.files import read_json
 from transnet.runs.folder import Run
-from transnet.study.plan import KINDS, Study, parse_name
+from transnet.runs.predictions import NAME, Predictions
+from transnet.runs.records import EpochEntry, Result, Score, decode
+from transnet.study.plan import KINDS
 
-ORDER = tuple(KINDS)
-_EVERY_RESULT = {"config", "test", "cost", "train_seconds"}
+_NAME = re.compile(r"(?P<series>.+)-(?P<kind>[^-]+)-s(?P<seed>\d+)")
+_KNOWN = re.compile(rf"(?P<series>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run with what its folder says."""
+    """A finished run of a study.
+
+    Attributes:
+        name: its folder's name, SERIES-KIND-sSEED.
+        kind: the variant's name, such as t2.
+        seed: of its weights, data order and augmentation.
+        path: its folder.
+        result: the content of ``result.json``.
+        metrics: one entry per epoch.
+    """
 
     name: str
     kind: str
     seed: int
     path: Path
-    result: dict[str, Any]
-    metrics: list[dict[str, Any]]
+    result: Result
+    metrics: list[EpochEntry]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> TrainConfig:
         """Its training settings."""
-        settings: dict[str, Any] = self.result["config"]["train"]
-        return settings
+        return self.result.config.train
 
     @property
-    def mark(self) -> str:
-        """What sets its weights apart from those of any other run, whether they are there or not."""
-        mark: str = self.result["model_sha256"]
-        return mark
+    def uses_flip(self) -> bool:
+        """Whether the paper's protocol tests this run with flip TTA: it does if training flips images."""
+        return self.result.test_flip is not None
 
     @property
     def has_weights(self) -> bool:
-        """Whether its network can be loaded: results may be kept without."""
+        """Whether its network can be loaded. Published results come without weights."""
         return Run(self.path).model.exists()
 
-    @property
-    def at_once(self) -> int:
-        """Runs that shared its device: what it took is not what it takes alone."""
-        number: int = self.result.get("at_once", 1)
-        return number
+    def score(self, part: str, flip: bool | None = None) -> Score:
+        """The test score of ``pruned`` or ``full``.
 
-    @property
-    def protocol(self) -> str:
-        """``test_flip`` where training flips images, the paper's protocol, and ``test`` otherwise."""
-        return "test_flip" if self.result["test_flip"] else "test"
+        Args:
+            part: which of the two.
+            flip: with or without flip TTA. None: as the paper's protocol does it for this run.
 
-    def score(self, part: str, protocol: str | None = None) -> dict[str, Any]:
-        """Accuracy, loss, n and passes of ``pruned`` or ``full``, by the run's protocol where none is given."""
-        score: dict[str, Any] = self.result[protocol or self.protocol][part]
-        return score
+        Raises:
+            FileError: if the run has no such score.
+        """
+        scores = self.result.test_flip if (self.uses_flip if flip is None else flip) else self.result.test
+        found = {"pruned": scores.pruned, "full": scores.full}[part] if scores else None
+        if found is None:
+            raise FileError(f"{Run(self.path).result} has no score of {part}{' with flip TTA' if flip else ''}")
+        return found
+
+    @cached_property
+    def predictions(self) -> Predictions | None:
+        """Its logits on the test images, if they were saved with these weights."""
+        path = self.path / NAME
+        if not path.exists():
+            return None
+        found = Predictions.load(path)
+        return found if found.model_sha256 == self.result.model_sha256 else None
 
 
 @dataclass
-class Group:
-    """The runs on one data set by one recipe: what may be compared.
+class Series:
+    """Runs that may be compared: the same data set and recipe, or variants of the same study file.
 
     Attributes:
-        name: as in the runs' folders, such as cifar100-fast.
+        name: the first part of the runs' names, such as cifar100-fast.
         runs: by kind, in the order of their seeds.
-        failed: the runs of the last study that failed.
+        failed: runs that failed when the study was last carried out.
     """
 
     name: str
@@ -76,74 +94,90 @@ class Group:
 
     @property
     def all_runs(self) -> list[FinishedRun]:
-        """Every run, kind by kind."""
-        return [run for kind in ORDER for run in self.runs.get(kind, ())]
+        """Every run, kind by kind: the paper's kinds first, then others by name."""
+        order = {kind: i for i, kind in enumerate(KINDS)}
+        kinds = sorted(self.runs, key=lambda kind: (order.get(kind, len(order)), kind))
+        return [run for kind in kinds for run in self.runs[kind]]
 
     @property
-    def some(self) -> FinishedRun:
-        """A run to ask for what all have in common."""
+    def first(self) -> FinishedRun:
+        """A run to read what all have in common from."""
         return self.all_runs[0]
 
     @property
     def data(self) -> str:
         """The data set's name."""
-        name: str = self.some.result["config"]["data"]["name"]
-        return name
+        return self.first.result.config.data.name
 
     def of(self, kind: str) -> list[FinishedRun]:
-        """All runs of a kind. Their number may differ from another kind's: ensembles need more of some."""
+        """All runs of a kind. Kinds may differ in their number of runs."""
         return self.runs.get(kind, [])
 
 
-def read_folder(out: str | Path) -> list[Group]:
-    """All groups of a study's folder that have a finished run.
+def read_runs(out: str | Path) -> list[Series]:
+    """All series of a study's folder that have a finished run.
 
     Raises:
-        ConfigError: where there is none, or runs that would be compared saw different data.
+        FileError: if there is none, or if a run's files are damaged.
     """
     folder = Path(out)
-    notes = _read_notes(folder)
-    groups: dict[str, Group] = {}
+    series: dict[str, Series] = {}
     for path in sorted((folder / "runs").glob("*")):
         found = parse_name(path.name)
         if found is None or not Run(path).finished:
             continue
         name, kind, seed = found
-        group = groups.setdefault(name, Group(name, failed=list(notes.get(name, {}).get("failed", ()))))
-        result = Run(path).read_result()
-        if not result.keys() >= _EVERY_RESULT:
-            raise ConfigError(f"{Run(path).result} is damaged; remove the run's folder and train it again")
-        run = FinishedRun(path.name, kind, seed, path, result, Run(path).read_metrics())
-        group.runs.setdefault(kind, []).append(run)
-    if not groups:
-        raise ConfigError(f"{folder}: no finished run of a study in it; make one with `transnet reproduce --out`")
-    for group in groups.values():
-        for runs in group.runs.values():
+        run = FinishedRun(path.name, kind, seed, path, _result(path), _metrics(path))
+        series.setdefault(name, Series(name)).runs.setdefault(kind, []).append(run)
+    if not series:
+        raise FileError(
+            f"{folder} holds no finished run of a study; `transnet reproduce` and `transnet study` make one"
+        )
+    for name, failed in _failed(folder).items():
+        if name in series:
+            series[name].failed = failed
+    for one in series.values():
+        for runs in one.runs.values():
             runs.sort(key=lambda run: run.seed)
-        _check_data(group)
-    return list(groups.values())
+        _check_data(one)
+    return list(series.values())
 
 
-def _check_data(group: Group) -> None:
-    seen = {run.result["config"]["data"]["fingerprint"]: run.name for run in group.all_runs}
+def parse_name(name: str) -> tuple[str, str, int] | None:
+    """The series, kind and seed of a run's folder; None for a folder that is named otherwise."""
+    found = _KNOWN.fullmatch(name) or _NAME.fullmatch(name)
+    return (found["series"], found["kind"], int(found["seed"])) if found else None
+
+
+def _result(path: Path) -> Result:
+    file = Run(path).result
+    return decode(Result, read_json(file, "has the run finished?"), str(file))
+
+
+def _metrics(path: Path) -> list[EpochEntry]:
+    return [decode(EpochEntry, entry, str(Run(path).metrics)) for entry in Run(path).read_metrics()]
+
+
+def _check_data(series: Series) -> None:
+    seen = {run.result.config.data.fingerprint: run.name for run in series.all_runs}
     if len(seen) > 1:
         one, other, *_ = seen.values()
-        raise ConfigError(f"{one} and {other} saw different data; train one of them in another folder")
+        raise FileError(f"{one} and {other} were trained on different data; train one of them in another folder")
 
 
-def note_study(study: Study, failed: Iterable[str]) -> None:
-    """Keep what the runs themselves do not know: what failed."""
-    notes = _read_notes(Path(study.out))
-    notes[study.group] = {"failed": list(failed)}
-    write_atomically(Path(study.out) / "study.json", json.dumps({"schema": 1, "groups": notes}, indent=1).encode())
+@dataclass(frozen=True)
+class _Notes:
+    failed: tuple[str, ...] = ()
 
 
-def _read_notes(folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _StudyFile:
+    groups: dict[str, _Notes]
+
+
+def _failed(folder: Path) -> dict[str, list[str]]:
     path = folder / "study.json"
     if not path.exists():
         return {}
-    try:
-        notes: dict[str, Any] = json.loads(path.read_text())["groups"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: not a study's notes ({error!r}); delete it to count every seed") from None
-    return notes
+    notes = decode(_StudyFile, read_json(path, ""), str(path)).groups
+    return {name: list(one.failed) for name, one in notes.items()}

@@ -5,6 +5,7 @@
 The command first chooses the settings on training images, then runs every arm and data set with one seed before the
 next seed. It can be stopped at any time and continues when it is called again; only the runs in progress are lost.
 OUT/runs.jsonl, tuning.jsonl and failures.jsonl hold one line per run, and OUT/predictions what the bootstrap needs.
+With `--summary`, it writes OUT/summary.json instead (see finetune_summary.py).
 
 - Settings are chosen by the loss of one pass, after its temperature, on images held out of the training set. On
   Grocery the temperature is fitted on the validation images, on CIFAR on the held-out images.
@@ -35,6 +36,7 @@ from filelock import FileLock, Timeout
 
 from environment import environment
 from finetune_inputs import weights_file
+from finetune_summary import summarize
 
 ROOT = Path(__file__).parents[1]
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
@@ -114,9 +116,6 @@ def append(path, row):
         os.fsync(file.fileno())
 
 
-# ------------------------------------------------------------------------------------------------------------- tuning
-
-
 def choose(values, shared, beyond, losses):
     """Return (choice, None) or (None, the values that have to be tried first).
 
@@ -165,9 +164,6 @@ def tune(data, seed, arm, rows, out):
 def load_npz(path):
     with np.load(path) as arrays:
         return arrays["one_pass_log_probability"].astype(float)
-
-
-# ------------------------------------------------------------------------------------------------------------- rounds
 
 
 def rounds(part, settings):
@@ -259,6 +255,20 @@ def record(out, job, process, log, commit):
         print(f"{job.predictions}: failed ({lines[-1]})", flush=True)
 
 
+def summary(out):
+    """Write summary.json: what finetune_summary.py finds, the settings chosen so far, and where it comes from."""
+    parts = {part: entries for part, entries in PARTS.items() if part != "repeat"}
+    found, rows = summarize(out, read(out / "runs.jsonl"), parts), []
+    for (data, direction, arm), chosen in plan(out, ())[0].items():
+        side = ("train", "test")[direction] if data.startswith("grocery") else None
+        lr, share = chosen or (None, None)
+        rows.append({"data": data, "direction": side, "arm": arm, "lr": lr, "upright_share": share})
+    found |= {"settings": rows, "allocator": ALLOCATOR, "threads_per_run": 1, **environment("cpu")}
+    temporary = out / "summary.json.tmp"
+    temporary.write_text(json.dumps(found, indent=1) + "\n")
+    temporary.replace(out / "summary.json")
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="Folder that holds grocery144/ and cifar100/.")
@@ -266,7 +276,10 @@ def main(argv=None):
     parser.add_argument("--jobs", type=int, default=2, help="Runs at a time, with one thread each.")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["main"])
     parser.add_argument("--steps", type=int, help="Steps of every run, for a quick trial.")
+    parser.add_argument("--summary", action="store_true", help="Write summary.json from the finished runs, and exit.")
     args = parser.parse_args(argv)
+    if args.summary:
+        return summary(args.out)
     if args.data is None:
         parser.error("--data: give the folder that holds grocery144/ and cifar100/")
     weights_file()

@@ -39,7 +39,7 @@ def batches(size: int = 10) -> list[tuple[Tensor, Tensor]]:
 
 
 def counted(net: TransNet, *, flip: bool = False, size: int = 10) -> Tensor:
-    return count(net, batches(size), flip=flip, autocast=nullcontext)
+    return count(net, batches(size), CLASSES, flip=flip, autocast=nullcontext)
 
 
 def direct(net: TransNet, logits: Tensor) -> list[tuple[float, float]]:
@@ -106,7 +106,7 @@ def test_of_repeated_heads_the_first_is_the_pruned_one() -> None:
 
 def test_without_the_identity_there_is_no_pruned_score_and_no_generalisation_score() -> None:
     net = network("r1,r2")
-    result = result_of(net.transforms, counted(net), None, None)
+    result = result_of(net.transforms, counted(net), None, None, classes="abcd", n_train=[1] * 4)
     assert result["test"]["pruned"] is None
     assert result["generalization"] is None
     assert result["test"]["full"]["n"] == N
@@ -139,10 +139,10 @@ def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes
     def sums(world: World, *, device_has_them: bool = False) -> Tensor:
         look = Looker(view, world, torch.device("cpu"), resident=resident, workers=0, progress=False)
         images = data.test.resident(8, progress=False) if device_has_them else None
-        return count(net, look("test", data.test, images), flip=True, autocast=nullcontext)
+        return count(net, look("test", data.test, images), 3, flip=True, autocast=nullcontext)
 
     whole = sums(World())
-    assert whole[0, 0, 2] == 40
+    assert whole[0, 0, -3:].tolist() == data.test.labels.bincount(minlength=3).tolist()
     shares = [sums(World(rank, processes)) for rank in range(processes)]
     torch.testing.assert_close(torch.stack(shares).sum(0), whole)
     if resident:
@@ -173,14 +173,45 @@ def test_outputs_give_the_scores_that_count_gives() -> None:
         assert from_logits["heads"][1]["loss"] == pytest.approx(from_sums["heads"][1]["loss"])
 
 
-def test_a_classs_accuracy_and_what_it_is_taken_for() -> None:
+def test_the_balanced_accuracy_is_the_mean_recall_of_the_classes_that_are_present() -> None:
+    y = torch.tensor([0] * 8 + [1] * 2 + [3])  # of class 2 there is no image
+    predicted = torch.tensor([0] * 6 + [1] * 2 + [1, 0] + [0])
+    logits = F.one_hot(predicted, 4).float()[:, None]
+    entry = scores_of(logits, y, ("r0",))["pruned"]
+    assert entry["accuracy"] == pytest.approx(7 / 11)
+    assert entry["balanced_accuracy"] == pytest.approx((6 / 8 + 1 / 2 + 0) / 3)
+    assert (entry["present_classes"], entry["zero_recall_classes"]) == (3, 1)
+
+
+@pytest.mark.parametrize(("transforms", "row"), [("r1,r0", 1), ("r1,r2", 2)])
+def test_a_results_classes_have_the_recall_of_the_pruned_classifier_or_else_of_the_full_model(
+    transforms: str, row: int
+) -> None:
+    net = network(transforms)
+    _, y = split()
+    logits = outputs(net, batches(), flip=False, autocast=nullcontext)[0]
+    predicted = torch.cat([logits, logits.mean(1, keepdim=True)], 1)[:, row].argmax(-1)
+    result = result_of(net.transforms, counted(net), counted(net), None, classes="abcd", n_train=[5, 6, 7, 8])
+    for part in ("test", "val"):
+        scored = result[part]["pruned"] or result[part]["full"]
+        for label, entry in enumerate(scored["classes"]):
+            images = y == label
+            assert (entry["class"], entry["n_train"], entry["n"]) == ("abcd"[label], 5 + label, images.sum())
+            assert entry["recall"] == pytest.approx((predicted[images] == label).double().mean().item())
+
+
+def test_a_classs_recall_and_what_it_is_taken_for() -> None:
     y = torch.tensor([0, 0, 0, 0, 1, 1, 3])
-    said = torch.tensor([0, 1, 3, 3, 1, 1, 0])
-    assert class_scores(F.one_hot(said, 4).float(), y, ("a", "b", "c", "d")) == [
-        {"class": "a", "n": 4, "accuracy": 0.25, "taken_for": "d", "mistakes": 2},
-        {"class": "b", "n": 2, "accuracy": 1.0, "taken_for": None, "mistakes": 0},
-        {"class": "d", "n": 1, "accuracy": 0.0, "taken_for": "a", "mistakes": 1},
-    ]  # of c there is no image
+    logits = F.one_hot(torch.tensor([0, 1, 3, 3, 1, 1, 0]), 4).float()
+    found = class_scores(logits, y, ("a", "b", "c", "d"), (9, 8, 7, 6))
+    assert [entry["accuracy"] for entry in found] == [entry.pop("recall") for entry in found]
+    assert found == [
+        {"class": "a", "n_train": 9, "n": 4, "accuracy": 0.25, "taken_for": "d", "mistakes": 2},
+        {"class": "b", "n_train": 8, "n": 2, "accuracy": 1.0, "taken_for": None, "mistakes": 0},
+        {"class": "c", "n_train": 7, "n": 0, "accuracy": None, "taken_for": None, "mistakes": 0},
+        {"class": "d", "n_train": 6, "n": 1, "accuracy": 0.0, "taken_for": "a", "mistakes": 1},
+    ]
+    assert "n_train" not in class_scores(logits, y, ("a", "b", "c", "d"))[0]
 
 
 def test_an_ensemble_is_the_mean_of_its_members_outputs() -> None:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import finetune_inputs  # type: ignore[import-not-found]
 import finetune_loop  # type: ignore[import-not-found]
 import finetune_study  # type: ignore[import-not-found]
+import finetune_summary  # type: ignore[import-not-found]
 
 CLASSES = 3
 
@@ -228,3 +229,80 @@ def test_study_tunes_then_runs_rounds_and_continues_where_it_stopped(fake_loop: 
         finetune_study.main(arguments)
     assert len(fake_loop.read_text().splitlines()) == before + 3  # the run that was removed, and the failure twice
     assert len(finetune_study.read(out / "runs.jsonl")) == len(rows)
+
+
+# ------------------------------------------------------------------------------------------------------------ summary
+
+
+def test_bootstrap_has_the_errors_of_images_and_of_seeds() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.normal(2, 10, 400)
+    means = finetune_summary.bootstrap([np.stack([images, images])], 2000)
+    assert means.mean() == pytest.approx(images.mean(), abs=0.05)
+    assert means.std() == pytest.approx(images.std() / 20, rel=0.1)
+    seeds = np.repeat([[0.0], [3.0], [6.0]], 50, axis=1)
+    assert finetune_summary.bootstrap([seeds], 2000).std() == pytest.approx(np.std([0, 3, 6]) / 3**0.5, rel=0.1)
+    both = finetune_summary.bootstrap([np.full((2, 10), 4.0), np.full((1, 30), 1.0)], 10)  # directions count equally
+    assert both == pytest.approx(np.full(10, 2.5))
+
+
+def test_holm_stops_at_the_first_comparison_that_fails() -> None:
+    assert finetune_summary.holm([0.01, 0.04, 0.03, 0.005], 4) == [True, False, False, True]
+    assert finetune_summary.holm([0.02], 4) == [False]  # the family counts, also while three are missing
+    assert finetune_summary.holm([0.04, 0.012, 0.016, 0.024], 4) == [True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "high", "n", "rejected", "expected"),
+    [
+        (0.6, 0.2, 0.9, 6, True, "a above"),
+        (-2.0, -3.0, -1.0, 6, True, "b above"),
+        (0.1, -0.8, 1.0, 6, False, "no difference that matters"),
+        (0.4, -0.5, 1.3, 6, False, "cannot tell"),
+        (5.0, 4.0, 6.0, 3, True, None),
+    ],
+)
+def test_verdict(mean: float, low: float, high: float, n: int, rejected: bool, expected: str | None) -> None:
+    assert finetune_summary.verdict({"mean": mean, "low": low, "high": high, "n": n}, rejected) == expected
+
+
+def test_summary_counts_complete_rounds_and_lists_what_is_missing(tmp_path: Path) -> None:
+    """On CIFAR, t2-distilled is right on 60 of 100 images and base on 50, at flip TTA on 60."""
+    (tmp_path / "predictions").mkdir()
+    arms = {"base": (50, 60, 50), "t2-distilled": (60, 0, 60), "base-rot": (50, 50, 50)}
+    for data, seeds in (("cifar100-2500", range(100, 105)), ("grocery144", range(100, 104))):
+        for arm, right in arms.items():
+            for seed in seeds:
+                label = np.arange(100, dtype=np.uint8)
+                classes = {
+                    f"{view}_class": np.where(label < n, label, 255)
+                    for view, n in zip(finetune_loop.VIEWS, right, strict=True)
+                }
+                np.savez(tmp_path / f"predictions/{data}-{arm}-{seed}.npz", label=label, **classes)
+                row = dict(zip(finetune_loop.VIEWS, map(float, right), strict=True))
+                row |= {"data": data, "arm": arm, "seed": seed, "steps": 1250, "seconds": 360.0, "upright_bn": None}
+                finetune_study.append(
+                    tmp_path / "runs.jsonl", row | {"nll": dict.fromkeys(finetune_loop.VIEWS, float(seed))}
+                )
+    parts = {"main": [(data, arm, 5, 16) for arm in arms for data in ("cifar100-2500", "grocery144")]}
+    found = finetune_summary.summarize(tmp_path, finetune_study.read(tmp_path / "runs.jsonl"), parts)
+
+    by_name = {(row["data"], row["passes"]): row for row in found["comparisons"]}
+    assert all(row["n"] == 4 for row in by_name.values())  # Grocery lacks seed 104, so its round is not complete
+    assert by_name["cifar100-2500", 1]["mean"] == pytest.approx(10)
+    assert by_name["cifar100-2500", 1]["verdict"] == "a above"
+    assert by_name["cifar100-2500", 2]["mean"] == 0
+    assert by_name["cifar100-2500", 2]["verdict"] == "no difference that matters"
+    assert by_name["grocery144", 2]["mean"] == pytest.approx(10)
+    assert all("verdict" not in row for row in found["exploratory"])
+    assert {(row["direction"], row["n"]) for row in found["arms"]} == {("train", 2), ("test", 2), (None, 4)}
+    assert found["missing"] == [{"data": "grocery144", "arm": arm, "seeds": [104], "hours": 0.11} for arm in arms]
+
+
+@pytest.mark.usefixtures("fake_loop")
+def test_summary_of_an_unfinished_study_is_written(tmp_path: Path) -> None:
+    finetune_study.main(["--out", str(tmp_path), "--summary"])
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert found["comparisons"] == []
+    assert {row["hours"] for row in found["missing"]} == {None}
+    assert {"command", "commit", "versions", "device"} <= set(found)

@@ -26,6 +26,36 @@ def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:
     assert calibration_error(logits, labels) == pytest.approx(0.3, abs=1e-6)
 
 
+def expected_calibration_error(confidences: list[float], right: list[bool]) -> float:
+    """Guo et al. 2017, Eq. 3: 15 equal bins, a confidence of 1 in the last one."""
+    total = 0.0
+    for i in range(15):
+        inside = [k for k, c in enumerate(confidences) if i / 15 <= c < (i + 1) / 15 or (i == 14 and c == 1)]
+        if inside:
+            accuracy = sum(right[k] for k in inside) / len(inside)
+            total += len(inside) / len(right) * abs(accuracy - sum(confidences[k] for k in inside) / len(inside))
+    return total
+
+
+@pytest.mark.parametrize("certain", [0, 10, 40])
+def test_a_confidence_of_one_belongs_to_the_last_of_fifteen_bins(certain: int) -> None:
+    logits = 3 * torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    logits[:certain] *= 1e4  # their softmax is exactly 1
+    choice = logits.argmax(-1)
+    labels = torch.where(torch.arange(40) % 3 == 0, (choice + 1) % 5, choice)
+    confidences = logits.double().softmax(-1).amax(-1).tolist()
+    assert confidences.count(1.0) == certain
+    right = (choice == labels).tolist()
+    assert calibration_error(logits, labels) == pytest.approx(expected_calibration_error(confidences, right), abs=1e-9)
+
+
+def test_nearly_and_entirely_certain_predictions_share_a_bin() -> None:
+    # Confidence 0.95 and always right, confidence 1 and right in nine of ten cases: well calibrated on average.
+    logits = torch.cat([torch.tensor([[0.95, 0.05]]).log().expand(10, 2), torch.tensor([[1e4, 0.0]]).expand(10, 2)])
+    labels = torch.tensor([0] * 19 + [1])
+    assert calibration_error(logits, labels) == pytest.approx(0.975 - 0.95, abs=1e-6)
+
+
 def test_disagreement_that_marks_the_errors_has_an_auroc_of_one() -> None:
     agreed, split = [[4.0, 0.0], [4.0, 0.0]], [[9.0, 0.0], [0.0, 1.0]]
     members, labels = torch.tensor([agreed] * 6 + [split] * 2), torch.tensor([0] * 6 + [1] * 2)

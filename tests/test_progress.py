@@ -15,7 +15,7 @@ import torch
 from small_runs import images_file, plain, settings
 from transnet.train import progress
 from transnet.train.device import device_name
-from transnet.train.evaluate import class_scores, ensemble_scores, scores_of
+from transnet.train.evaluate import ensemble_scores, scores_of
 from transnet.train.progress import RunProgress, counted, loss_text, notes, print_scores, printable
 from transnet.train.trainer import train
 
@@ -155,7 +155,7 @@ def test_scores_with_the_mirror_image_are_two_tables_that_fit_80_columns(
     said = capsys.readouterr().out
     assert "…" not in said
     assert max(map(len, said.splitlines())) <= 80
-    for column in ("passes", "accuracy %", "loss", "calibration error %", "head 3: r3"):
+    for column in ("passes", "balanced", "loss", "calibration", "head 3: r3"):
         assert said.count(column) == 2
     assert said.index("the image alone") < said.index("the image and its mirror image")
     words = " ".join(said.split())
@@ -212,23 +212,3 @@ def test_an_ensemble_of_single_heads_is_one_row(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     assert first_column(said) == ["pruned and full"]
     assert "The runs do not all choose" in said
-
-
-def test_the_weakest_classes_are_named_where_that_says_something(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [f"kind {i}" for i in range(8)]
-    y = torch.arange(160) % 8
-    said = y.clone()
-    for label in range(7):  # 0 is never wrong, 7 neither, 1 to 6 the more often the larger
-        said[torch.where(y == label)[0][:label]] = (label + 1) % 8
-    classes = class_scores(torch.nn.functional.one_hot(said, 8).float(), y, names)
-    print_scores(scored(("r0",)), None, classes)
-    rows = [
-        [cell.strip() for cell in line.split("│")[1:-1]]
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("│ kind")
-    ]
-    assert rows[0] == ["kind 6", "20", "70.0", "kind 7", "6"]
-    assert [row[0] for row in rows] == ["kind 6", "kind 5", "kind 4", "kind 3", "kind 2"]
-    for too_few in (classes[:2], [{**entry, "n": 10} for entry in classes], classes[:1] + classes[7:] + classes[:1]):
-        print_scores(scored(("r0",)), None, too_few)
-        assert "most often" not in capsys.readouterr().out

@@ -82,4 +82,17 @@ def test_classes_without_an_image_in_the_validation_split_are_counted(tmp_path: 
     x = np.random.default_rng(0).integers(0, 256, (42, 8, 8, 1), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_train=x, y_train=np.array([0, 1] * 20 + [2, 2]))
     said = said_of(tmp_path / "x.npz", val_fraction=0.2, batch_size=4)
-    assert said == "note: classes without an image in the validation split: 1 of 3"
+    assert "note: classes without an image in the validation split: 1 of 3" in said
+
+
+def test_an_imbalanced_training_set_is_remarked_on(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 1), dtype=np.uint8)
+    np.savez(
+        tmp_path / "x.npz",
+        x_train=x,
+        y_train=np.minimum(np.arange(50) % 10, 1),
+        x_test=x[:10],
+        y_test=np.arange(10) % 2,
+    )
+    said = said_of(tmp_path / "x.npz", batch_size=4)
+    assert said.startswith("note: the training set is imbalanced: 5 images of 0 and 45 images of 1; ")

@@ -16,9 +16,9 @@ from transnet.cli.options import folder_for, made
 class Options:
     """Measure finished runs on their test set: pruned, full, every head, with and without the mirror image.
 
-    Several runs, of any kind, are measured one by one and as an ensemble: the mean of their outputs. Beside accuracy
-    and loss stand the calibration error and how far heads, or the members of an ensemble, disagree, and of a run the
-    classes that its pruned classifier knows least.
+    Several runs, of any kind, are measured one by one and as an ensemble: the mean of their outputs. Each is given
+    with its accuracy, balanced accuracy, loss and calibration error, the disagreement of the heads or of the ensemble's
+    members, the class counts and the recall of each class.
 
     Example: transnet evaluate runs/t2 --json
     """
@@ -45,6 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     out = folder_for(options.out)
     if out and not options.anytime:
         raise ValueError(f"--out: {out} was given, where --anytime draws; add that, or leave it out")
+    from transnet.train.class_report import imbalance_notes, print_classes, print_notes, zero_recall_notes
     from transnet.train.evaluate_runs import evaluate_runs
     from transnet.train.progress import print_anytime, print_scores
 
@@ -54,13 +55,19 @@ def run(arguments: Sequence[str]) -> int:
     files = _draw(results, options.runs, made(out)) if out else []
     if files:
         print("drawn: " + ", ".join(str(file) for file in files if file.suffix == ".png"), file=sys.stderr)
+    split = {"test": "test", "val": "validation"}[options.split]
     if options.json:
         print(json.dumps(results, indent=1))
+        for name, result in results.items():
+            classes = result["classes"]
+            notes = [*imbalance_notes(classes), *zero_recall_notes(result["plain"], classes, split)]
+            print_notes((f"{name}: {note}" for note in notes), stderr=True)
         return 0
     explained = False
     for name, result in results.items():
         print(name)
-        print_scores(result["plain"], result["flip"], result.get("classes"), explained=explained)
+        print_scores(result["plain"], result["flip"], explained=explained)
+        print_classes(result["plain"], result["classes"], split)
         explained = explained or "disagreement" in result["plain"]["full"]
         if "anytime" in result:
             print_anytime(result["anytime"])

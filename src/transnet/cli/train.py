@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Train, and print the scores on the test set."""
     config = train_config(arguments)
+    from transnet.train.class_report import balanced_accuracy, classes_of, print_classes, print_notes, zero_recall_notes
     from transnet.train.progress import counted, print_scores, say
     from transnet.train.trainer import train
 
@@ -30,10 +31,14 @@ def run(arguments: Sequence[str]) -> int:
         images = counted(result["test"]["full"]["n"], "image")
         print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
         print_scores(result["test"], result["test_flip"])
+        print_classes(result["test"], classes_of(result["test"]), "test")
         if val := result.get("val"):
             pruned = f"{val['pruned']['accuracy']:.2%} pruned, " if val["pruned"] and len(val["heads"]) > 1 else ""
             full = f"{val['full']['accuracy']:.2%}{' with all heads' if len(val['heads']) > 1 else ''}"
             print(f"validation split of {counted(val['full']['n'], 'image')}: {pruned}{full}")
+            if classes := classes_of(val):
+                print(balanced_accuracy(val, len(classes), "validation"))
+                print_notes(zero_recall_notes(val, classes, "validation"))
         out = shlex.quote(config.out)
         say(f"{config.out} holds the run; what next: transnet evaluate, prune, predict or serve {out}")
     return 0

@@ -61,6 +61,23 @@ def _finite(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class ClassRecall:
+    """One class of a split.
+
+    Attributes:
+        name: the class, ``class`` in JSON.
+        n: its images in the split.
+        recall: fraction of them that are classified correctly; None without images.
+        n_train: its training images; None if they are not known.
+    """
+
+    name: str
+    n: int
+    recall: float | None
+    n_train: int | None = None
+
+
+@dataclass(frozen=True)
 class Score:
     """One classifier on one split.
 
@@ -69,12 +86,20 @@ class Score:
         loss: mean cross-entropy; None if it is not finite.
         n: number of images.
         passes: forward passes of the backbone per image.
+        balanced_accuracy: mean recall of the classes that have images.
+        present_classes: how many classes have images.
+        zero_recall_classes: how many of these are never classified correctly.
+        classes: every class, for the pruned classifier (without r0, for the full model).
     """
 
     accuracy: float
     loss: float | None
     n: int
     passes: int = 1
+    balanced_accuracy: float | None = None
+    present_classes: int | None = None
+    zero_recall_classes: int | None = None
+    classes: tuple[ClassRecall, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

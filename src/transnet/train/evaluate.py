@@ -34,16 +34,17 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def count(
-    net: TransNet, batches: Batches, *, flip: bool, autocast: Callable[[], AbstractContextManager[Any]]
+    net: TransNet, batches: Batches, classes: int, *, flip: bool, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> Tensor:
-    """Sums over a split: (views, m + 1, 3) of correct, cross-entropy and number; the last row is the full model.
+    """Sums over a split, for every head and, in the last row, the full model: (views, m + 1, 1 + 2 · classes).
 
-    Views are the plain images and, with ``flip``, the mean of the outputs on x and flip(x). Float64, so that the sums
-    of many processes add up to those of one.
+    A row holds the sum of the cross-entropy, then the number of correct predictions for each class, then the number of
+    images of each class. Views are the plain images and, with ``flip``, the mean of the outputs on x and flip(x).
+    Float64, so that the sums of many processes add up to those of one.
     """
     device = next(net.parameters()).device
     m = len(net.transforms)
-    sums = torch.zeros(1 + flip, m + 1, 3, dtype=torch.float64, device=device)
+    sums = torch.zeros(1 + flip, m + 1, 1 + 2 * classes, dtype=torch.float64, device=device)
     with evaluating(net):
         for x, y in batches:
             with autocast():
@@ -52,39 +53,59 @@ def count(
                 if flip:
                     views.append((logits + net.logits(d4.apply("m0", x)).float()) / 2)
             for i, view in enumerate(views):
-                sums[i] += _count(torch.cat([view, view.mean(1, keepdim=True)], 1), y)
+                sums[i] += _count(torch.cat([view, view.mean(1, keepdim=True)], 1), y, classes)
     return sums
 
 
-def _count(outputs: Tensor, y: Tensor) -> Tensor:
-    batch, rows, classes = outputs.shape
+def _count(outputs: Tensor, y: Tensor, classes: int) -> Tensor:
+    batch, rows, logits = outputs.shape
     targets = y[:, None].expand(batch, rows)
-    loss = F.cross_entropy(outputs.reshape(-1, classes), targets.reshape(-1), reduction="none")
-    correct = (outputs.argmax(-1) == targets).double().sum(0)
-    number = torch.full_like(correct, batch)
-    return torch.stack([correct, loss.view(batch, rows).double().sum(0), number], -1)
+    loss = F.cross_entropy(outputs.reshape(-1, logits), targets.reshape(-1), reduction="none")
+    right = (outputs.argmax(-1) == targets).double()
+    correct = right.new_zeros(rows, classes).index_add_(1, y, right.T)
+    number = torch.bincount(y, minlength=classes).double().expand(rows, classes)
+    return torch.cat([loss.view(batch, rows).double().sum(0)[:, None], correct, number], 1)
 
 
 def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dict[str, Any]:
     """One view's sums as ``result.json`` has them: ``pruned``, ``full`` and ``heads``.
 
+    The balanced accuracy is the mean recall over the ``present_classes``, those that have images in the split.
+    ``zero_recall_classes`` is the number of present classes without a single correct prediction.
+
     Args:
-        sums: (m + 1, 3), a row of what `count` returns.
+        sums: (m + 1, 1 + 2K), one view of what `count` returns.
         transforms: the heads' names. ``pruned`` is null where r0 is not among them.
         passes: of the network per head and image: 1, or 2 with flip.
     """
 
     def entry(row: Tensor, heads: int) -> dict[str, Any]:
-        correct, loss, n = row.tolist()
-        return {"accuracy": correct / n, "loss": loss / n, "n": int(n), "passes": heads * passes}
+        loss, correct, n = row[0].item(), *row[1:].view(2, -1)
+        number = int(n.sum())
+        recall = (correct / n)[n > 0]
+        return {
+            "accuracy": correct.sum().item() / number,
+            "balanced_accuracy": recall.mean().item(),
+            "loss": loss / number,
+            "n": number,
+            "passes": heads * passes,
+            "present_classes": len(recall),
+            "zero_recall_classes": int((recall == 0).sum()),
+        }
 
     heads = [{"name": name, **entry(row, 1)} for name, row in zip(transforms, sums, strict=False)]
     pruned = entry(sums[transforms.index("r0")], 1) if "r0" in transforms else None
     return {"pruned": pruned, "full": entry(sums[-1], len(transforms)), "heads": heads}
 
 
-def result_of(transforms: tuple[str, ...], test: Tensor, val: Tensor | None, train: Tensor | None) -> dict[str, Any]:
+def result_of(
+    transforms: tuple[str, ...], test: Tensor, val: Tensor | None, train: Tensor | None, *,
+    classes: Sequence[str], n_train: Sequence[int],
+) -> dict[str, Any]:  # fmt: skip
     """What ``result.json`` says of a network's accuracy and loss.
+
+    In ``test`` and ``val``, ``pruned`` (``full`` if there is no identity head) also has ``classes``: for each class its
+    ``n_train``, ``n`` and ``recall``, which is null if ``n`` is 0.
 
     Args:
         transforms: the heads' names.
@@ -92,15 +113,28 @@ def result_of(transforms: tuple[str, ...], test: Tensor, val: Tensor | None, tra
         val: likewise, for the validation split.
         train: one view of the identity head alone on the training images, for the generalisation score: test loss
             over train loss, plain cross-entropy, no augmentation, no flip.
+        classes: the names of the classes.
+        n_train: the number of training images of each class.
     """
-    plain = scores(test[0], transforms)
+
+    def with_classes(sums: Tensor) -> dict[str, Any]:
+        view = scores(sums, transforms)
+        row = transforms.index("r0") if "r0" in transforms else -1
+        correct, n = sums[row, 1:].view(2, -1).tolist()
+        view["pruned" if view["pruned"] else "full"]["classes"] = [
+            {"class": name, "n_train": trained, "n": int(k), "recall": right / k if k else None}
+            for name, trained, right, k in zip(classes, n_train, correct, n, strict=True)
+        ]
+        return view
+
+    plain = with_classes(test[0])
     trained = scores(train, ("r0",))["pruned"] if train is not None else None
     ratio = plain["pruned"]["loss"] / trained["loss"] if trained and trained["loss"] > 0 else None
     return {
         "schema": 1,
         "test": plain,
         "test_flip": scores(test[1], transforms, passes=2) if len(test) > 1 else None,
-        "val": scores(val[0], transforms) if val is not None else None,
+        "val": with_classes(val[0]) if val is not None else None,
         "val_flip": scores(val[1], transforms, passes=2) if val is not None and len(val) > 1 else None,
         "train": trained,
         "generalization": ratio,
@@ -125,7 +159,9 @@ def outputs(
 
 def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dict[str, Any]:
     """`scores` from logits (N, m, K), with calibration and the disagreement of the heads."""
-    found = scores(_count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y), transforms, passes=passes)
+    found = scores(
+        _count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y, logits.shape[-1]), transforms, passes=passes
+    )
     for i, head in enumerate(found["heads"]):
         head.update(uncertainty(logits[:, i : i + 1], y))
     if found["pruned"]:
@@ -134,33 +170,37 @@ def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes:
     return found
 
 
-def class_scores(logits: Tensor, y: Tensor, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """A classifier's accuracy on each class, and what it takes the class for where it is wrong.
+def class_scores(
+    logits: Tensor, y: Tensor, classes: Sequence[str], n_train: Sequence[int] | None = None
+) -> list[dict[str, Any]]:
+    """A classifier's recall of each class, and the class that it confuses it with most often.
 
     Args:
         logits: (N, K).
         y: the labels.
         classes: their names.
+        n_train: the number of training images of each class, if it is known.
 
     Returns:
-        For each class that has images, in the order of the labels: its name as ``class``, ``n``, ``accuracy``,
-        ``taken_for`` (the class most often chosen instead, null where all answers are right) and ``mistakes`` (how
-        often that one is).
+        For each class, in the order of the labels: its name as ``class``, ``n_train`` (if given), ``n``, ``recall``,
+        also called ``accuracy`` (both null if ``n`` is 0), ``taken_for`` (the class most often predicted instead, null
+        if every prediction is correct) and ``mistakes`` (how often that one is).
     """
-    said = [Counter[int]() for _ in classes]
+    predictions = [Counter[int]() for _ in classes]
     for label, choice in zip(y.tolist(), logits.argmax(-1).tolist(), strict=True):
-        said[label][choice] += 1
+        predictions[label][choice] += 1
     found = []
-    for label, (name, choices) in enumerate(zip(classes, said, strict=True)):
-        if n := choices.total():
-            right = choices.pop(label, 0)
-            other, mistakes = min(choices.items(), key=lambda item: (-item[1], item[0]), default=(None, 0))
-            found.append(
-                {
-                    "class": name, "n": n, "accuracy": right / n,
-                    "taken_for": None if other is None else classes[other], "mistakes": mistakes,
-                }
-            )  # fmt: skip
+    for label, (name, choices) in enumerate(zip(classes, predictions, strict=True)):
+        n = choices.total()
+        right = choices.pop(label, 0)
+        recall = right / n if n else None
+        other, mistakes = min(choices.items(), key=lambda item: (-item[1], item[0]), default=(None, 0))
+        found.append(
+            {
+                "class": name, **({"n_train": n_train[label]} if n_train else {}), "n": n, "accuracy": recall,
+                "recall": recall, "taken_for": None if other is None else classes[other], "mistakes": mistakes,
+            }
+        )  # fmt: skip
     return found
 
 
@@ -188,5 +228,6 @@ def ensemble_scores(
 def ensemble_entry(members: list[Tensor], y: Tensor, *, passes: int) -> dict[str, Any]:
     """Accuracy, loss, calibration and disagreement of the mean of several classifiers' logits, each (N, K)."""
     together = torch.stack(members, 1)
-    entry: dict[str, Any] = scores(_count(together.mean(1, keepdim=True), y), ("r0",))["full"]
+    mean = together.mean(1, keepdim=True)
+    entry: dict[str, Any] = scores(_count(mean, y, mean.shape[-1]), ("r0",))["full"]
     return {**entry, "passes": passes, **uncertainty(together, y)}

@@ -30,7 +30,8 @@ def evaluate_runs(
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Every run's scores, and their ensemble's where there are several: ``{run: {"plain": …, "flip": … | None}}``.
 
-    A run also has ``classes``: what `class_scores` says of its pruned classifier on the images alone; null without r0.
+    Each also has ``classes``: the `class_scores` of its pruned classifier on the images alone, or of its full model if
+    there is no pruned one.
 
     Args:
         paths: folders of finished runs. Those of one ensemble must have the same test images.
@@ -54,11 +55,10 @@ def evaluate_runs(
         views = [
             scores_of(logits, run.labels, run.transforms, passes=i + 1) for i, logits in enumerate(run.views)
         ]  # fmt: skip
-        pruned = run.views[0][:, run.transforms.index("r0")] if "r0" in run.transforms else None
         results[str(path)] = {
             "plain": views[0],
             "flip": views[1] if len(views) > 1 else None,
-            "classes": class_scores(pruned, run.labels, run.classes) if pruned is not None else None,
+            "classes": class_scores(_one_classifier([run]), run.labels, run.classes, run.n_train),
         }
         if anytime:
             results[str(path)]["anytime"] = _anytime(path, run, data, split, device)
@@ -66,7 +66,16 @@ def evaluate_runs(
         results["ensemble"] = ensemble_scores(
             [run.views for run in measured], measured[0].labels, [run.transforms for run in measured]
         )
+        first = measured[0]
+        results["ensemble"]["classes"] = class_scores(_one_classifier(measured), first.labels, first.classes)
     return results
+
+
+def _one_classifier(runs: Sequence["Outputs"]) -> Tensor:
+    """The mean logits of the runs' pruned classifiers, or of their full models if one of the runs has no r0."""
+    if all("r0" in run.transforms for run in runs):
+        return torch.stack([run.views[0][:, run.transforms.index("r0")] for run in runs]).mean(0)
+    return torch.stack([run.views[0].mean(1) for run in runs]).mean(0)
 
 
 def _anytime(path: str, run: "Outputs", data: str | None, split: str, device: str) -> dict[str, Any]:
@@ -91,6 +100,7 @@ class Outputs:
         transforms: the heads' names.
         fingerprint: of the images and labels.
         classes: the labels' names.
+        n_train: the number of training images of each class; None if the split belongs to other data than the run's.
     """
 
     views: tuple[Tensor, ...]
@@ -98,6 +108,7 @@ class Outputs:
     transforms: tuple[str, ...]
     fingerprint: str
     classes: tuple[str, ...]
+    n_train: tuple[int, ...] | None
 
 
 def collect(
@@ -119,7 +130,12 @@ def collect(
         raise ConfigError(f"{path}: there is no validation split: {why}")
     look = _looker(content, where)
     views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
-    return Outputs(tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes)
+    own = opened.fingerprint == content["data"].get("fingerprint")
+    n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist() if own else None
+    return Outputs(
+        tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes,
+        tuple(n_train) if n_train else None,
+    )  # fmt: skip
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:

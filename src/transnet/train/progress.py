@@ -148,26 +148,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
-def print_scores(
-    plain: dict[str, Any], flip: dict[str, Any] | None, classes: Sequence[dict[str, Any]] | None = None, *,
-    explained: bool = False,
-) -> None:  # fmt: skip
-    """Tables of the pruned and full classifier and every head, of the weakest classes, and what disagreement says.
+def print_scores(plain: dict[str, Any], flip: dict[str, Any] | None, *, explained: bool = False) -> None:
+    """Tables of the pruned and full classifier and every head, and what disagreement says.
 
     Args:
         plain: scores on the images alone, as in ``result.json``.
         flip: those on the images and their mirror images, where there are any.
-        classes: what `class_scores` says of the pruned classifier.
         explained: whether what disagreement means was said before, of another run.
     """
     console = Console()
     views = {"the image alone": plain} | ({"the image and its mirror image": flip} if flip else {})
     for title, view in views.items():
         console.print(_table(view, title if flip else None))
-    if classes and (weakest := _weakest(classes)):
-        console.print(weakest)
     for title, view in views.items():
-        for name in _apart(view):
+        for name in apart(view):
             if view[name] and "disagreement" in view[name]:
                 who = f"On {title}, the {_members(name, view)}" if flip else f"The {_members(name, view)}"
                 console.print(_disagreement(who, view[name], explained), highlight=False)
@@ -199,15 +193,17 @@ def print_anytime(found: dict[str, Any]) -> None:
 
 
 def _table(view: dict[str, Any], title: str | None) -> Table:
-    calibrated = "calibration_error" in view["full"]
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for column in ("passes", "accuracy %", "loss", *(["calibration error %"] if calibrated else [])):
+    columns = [("accuracy\n%", "accuracy"), ("balanced\naccuracy %", "balanced_accuracy"), ("loss", "loss"),
+               ("calibration\nerror %", "calibration_error")]  # fmt: skip
+    # A result of an earlier version has no balanced accuracy, and only `transnet evaluate` measures the calibration.
+    columns = [(column, key) for column, key in columns if key in view["full"]]
+    for column in ("passes", *(column for column, _ in columns)):
         table.add_column(column, justify="right")
     for name, entry in _rows(view).items():
-        cells = [str(entry["passes"]), f"{100 * entry['accuracy']:.2f}", loss_text(entry["loss"])]
-        cells += [f"{100 * entry['calibration_error']:.2f}"] if calibrated else []
-        table.add_row(name, *cells)
+        cells = (loss_text(entry[key]) if key == "loss" else f"{100 * entry[key]:.2f}" for _, key in columns)
+        table.add_row(name, str(entry["passes"]), *cells)
     return table
 
 
@@ -216,7 +212,7 @@ def _rows(view: dict[str, Any]) -> dict[str, dict[str, Any]]:
     heads = {f"head {i}: {head['name']}": head for i, head in enumerate(view["heads"])}
     if len(heads) == 1:
         return {f"the one head: {view['heads'][0]['name']}": view["full"]}
-    rows = {name: view[name] for name in _apart(view)}
+    rows = {name: view[name] for name in apart(view)}
     if len(rows) == 1 and view["pruned"]:
         rows = {"pruned and full": view["full"]}
     if first := next((title for title, head in heads.items() if head["name"] == "r0"), None):
@@ -225,31 +221,17 @@ def _rows(view: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return rows | heads
 
 
-def _apart(view: dict[str, Any]) -> list[str]:
-    """Which of the two classifiers there are; those of an ensemble of single heads are one."""
-    return ["full"] if view["pruned"] in (None, view["full"]) else ["pruned", "full"]
-
-
-def _weakest(classes: Sequence[dict[str, Any]]) -> Table | None:
-    """Where to look for mistakes first; nothing where there are too few images or classes for it to say much."""
-    wrong = sorted((entry for entry in classes if entry["mistakes"]), key=lambda entry: float(entry["accuracy"]))
-    if len(classes) < 3 or sum(entry["n"] for entry in classes) < 100 or not wrong:
-        return None
-    table = Table(title="where the pruned classifier is wrong most often", title_justify="left")
-    for column in ("class", "images", "accuracy %", "most often taken for", "times"):
-        table.add_column(column, justify="right" if column in ("images", "accuracy %", "times") else "left")
-    for entry in wrong[:5]:
-        name, other = (Text(printable(entry[key])) for key in ("class", "taken_for"))
-        accuracy, times = f"{100 * entry['accuracy']:.1f}", f"{entry['mistakes']:,}"
-        table.add_row(name, f"{entry['n']:,}", accuracy, other, times)
-    return table
+def apart(view: dict[str, Any]) -> list[str]:
+    """Which of ``pruned`` and ``full`` differ: only one of them for a single head, or an ensemble of single heads."""
+    alike = len(view["heads"]) == 1 or view["pruned"] in (None, view["full"])
+    return ["full"] if alike else ["pruned", "full"]
 
 
 def _members(name: str, view: dict[str, Any]) -> str:
     """Whose mean a row is: of a run its heads', of an ensemble its runs'."""
     if view["heads"]:
         return "heads"
-    if len(_apart(view)) == 1 and view["pruned"]:
+    if len(apart(view)) == 1 and view["pruned"]:
         return "runs"
     return "runs' pruned classifiers" if name == "pruned" else "runs' full models"
 

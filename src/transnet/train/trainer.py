@@ -288,7 +288,8 @@ class Trainer(Resumable):
         assert split is not None
         images = self.feed.images if name == "train" else None
         with untried_convolutions():
-            return self.world.sum(count(network, self.look(name, split, images), flip=flip, autocast=autocast))
+            batches = self.look(name, split, images)
+            return self.world.sum(count(network, batches, len(self.data.classes), flip=flip, autocast=autocast))
 
     def _measure(self) -> dict[str, Any]:
         """Without autocast, whatever the run trained in; torch lets a GPU's convolutions round to TF32 all the same."""
@@ -297,4 +298,6 @@ class Trainer(Resumable):
         val = self._count(net, "val", flip=self.flip) if self.data.val is not None else None
         identity = net.keep("r0") if "r0" in net.transforms else None
         train = self._count(identity, "train", flip=False)[0] if identity else None
-        return result_of(net.transforms, test, val, train)
+        classes = self.data.classes
+        n_train = torch.bincount(self.data.train.labels, minlength=len(classes)).tolist()
+        return result_of(net.transforms, test, val, train, classes=classes, n_train=n_train)

@@ -5,6 +5,7 @@ import torch
 from transnet import d4
 from transnet.data import DataSet
 from transnet.runs.config import TrainConfig, configured
+from transnet.train.class_report import imbalance_notes
 
 _USUAL_SIDE = 224  # of the images that torchvision's models are made for
 
@@ -46,6 +47,8 @@ def of_settings(config: TrainConfig, data: DataSet) -> list[str]:
             f"note: {config.model} was made for images of {side}×{side} and sees {data.image_size}×{data.image_size}; "
             f"--image-size {side} enlarges them, which takes longer"
         )
+    counts = torch.bincount(data.train.labels, minlength=len(data.classes)).tolist()
+    said += imbalance_notes([{"class": name, "n_train": n} for name, n in zip(data.classes, counts, strict=True)])
     if data.val is not None:
         missing = len(data.classes) - len(torch.unique(data.val.labels))
         if missing:

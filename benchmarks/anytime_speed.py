@@ -23,7 +23,7 @@ from torch import Tensor
 from environment import environment
 from transnet import anytime, load
 from transnet.early_exit import calibrate, curve, draw
-from transnet.runs.description import of_run
+from transnet.runs.description import Description
 from transnet.runs.folder import Run
 from transnet.ship.models import model_of
 from transnet.train.evaluate_runs import collect, some_images
@@ -69,7 +69,7 @@ def interval(right: Sequence[Tensor], *, draws: int = 2000) -> tuple[float, floa
 def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple[dict[str, object], Tensor]:
     """What the result says of a run, and which test images each way of predicting had right; draw its curve there."""
     run = Run(path)
-    about = of_run(run.read_config(), run.config)
+    about = Description.of_run(run.settings(), str(run.config))
     found = collect(path, data=options.data, split="val", device=options.device)
     val, val_labels = found.views[0], found.labels
     confidence = calibrate(val, val_labels, within=options.within, passes=options.passes)
@@ -112,7 +112,7 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
     ) + f"; keeps {kept}", flush=True)  # fmt: skip
     if figure:
         draw(curve(test.views[0], labels), figure, chosen=confidence, title=f"{about.model}, test split")
-    trained = run.read_config()["train"]
+    trained = vars(run.settings().train)
     return {
         "run": run.path.name, **{name: trained[name] for name in SETTINGS}, "confidence": confidence,
         "share_of_gain_kept": kept, "rows": rows, "n_val": len(val_labels), "n_test": len(labels),

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from environment import environment
 from transnet.runs.config import configured
 from transnet.runs.folder import Run
+from transnet.runs.records import encode
 from transnet.study.execute import Here, execute
 from transnet.study.plan import PlannedRun, Study
 from transnet.train.evaluate_runs import collect
@@ -68,7 +69,7 @@ def judge(runs: list[PlannedRun], args: argparse.Namespace, file: str) -> None:
 
 def _row(run: PlannedRun, args: argparse.Namespace) -> dict[str, Any]:
     """A finished run's figures; its outputs are written beside."""
-    result = Run(run.config.out).read_result()
+    result = encode(Run(run.config.out).result())
     row: dict[str, Any] = {"candidate": run.kind, "seed": run.seed, "epochs": run.config.epochs}
     views = {name: view for name, view in (("alone", "test"), ("mirrored", "test_flip")) if result[view]}
     for name, view in views.items():

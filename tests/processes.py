@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from small_runs import Plain, images_file, plain, run
-from transnet.data import DataError
+from transnet.errors import DataError
 from transnet.train.state import TrainingError
 
 RANK = int(os.environ["RANK"])

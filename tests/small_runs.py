@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from transnet.runs.config import TrainConfig
+from transnet.runs.records import encode
 from transnet.train.interrupt import Stopped
 from transnet.train.trainer import train
 
@@ -47,7 +48,8 @@ def settings(data: Path | str, out: Path, **changes: Any) -> TrainConfig:
 
 
 def run(data: Path | str, out: Path, model: nn.Module | None = None, **changes: Any) -> dict[str, Any]:
-    return train(settings(data, out, **changes), model=model, quiet=True)
+    """Train, and return the content of ``result.json``."""
+    return encode(train(settings(data, out, **changes), model=model, quiet=True))
 
 
 def weights(out: Path) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transnet.data import DataError, open_data
+from transnet.data import open_data
 from transnet.data.arrays import read_digits
+from transnet.errors import DataError
 
 
 def images(n: int = 20, channels: int = 3) -> np.ndarray:

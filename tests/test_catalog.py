@@ -14,8 +14,9 @@ import pytest
 import torchvision.datasets
 
 from data_files import class_folder, noise
-from transnet.data import Augmentation, DataError, open_data
+from transnet.data import Augmentation, open_data
 from transnet.data.catalog import imagenet200_classes
+from transnet.errors import DataError
 
 
 @pytest.fixture(autouse=True)

@@ -111,7 +111,7 @@ class OnGpus(Here):
         if slot is None:
             return False
         self.started.append((run.kind, self._gpu(slot)))
-        metrics = Run(run.config.out).metrics
+        metrics = Run(run.config.out).metrics_file
         metrics.parent.mkdir(parents=True, exist_ok=True)
         self._running[run.name] = execute._Running(run, None, slot, time.time())  # type: ignore[arg-type]
         return True
@@ -119,7 +119,7 @@ class OnGpus(Here):
     def train_an_epoch(self) -> None:
         """As if every run had."""
         for running in self._running.values():
-            metrics = Run(running.run.config.out).metrics
+            metrics = Run(running.run.config.out).metrics_file
             metrics.write_text("{}\n")
             os.utime(metrics, (running.begun + 1, running.begun + 1))
 
@@ -195,8 +195,8 @@ def test_a_run_has_not_trained_before_its_first_epoch(tmp_path: Path) -> None:
     metrics.path.mkdir(parents=True)
     metrics.keep_metrics(0)
     assert not running.has_trained
-    metrics.metrics.write_text('{"epoch": 1}\n{"epoch": 2}\n')
-    os.utime(metrics.metrics, (1, 1))  # by a process before this one
+    metrics.metrics_file.write_text('{"epoch": 1}\n{"epoch": 2}\n')
+    os.utime(metrics.metrics_file, (1, 1))  # by a process before this one
     metrics.keep_metrics(2)
     assert not running.has_trained
     metrics.add_metrics({"epoch": 3})
@@ -217,7 +217,7 @@ def test_the_service_is_not_started_where_it_would_count_the_gpus_anew(
 def test_a_study_s_runs_say_how_many_there_were_at_once(tmp_path: Path) -> None:
     study = Study("invariance", out=str(tmp_path), jobs=2, device="cpu", **SMALL)  # type: ignore[arg-type]
     reproduce(study, quiet=True)
-    assert {Run(run.config.out).read_result()["at_once"] for run in plan(study)} == {2}
+    assert {Run(run.config.out).result().at_once for run in plan(study)} == {2}
 
 
 @pytest.mark.gpu
@@ -233,4 +233,4 @@ def test_on_a_gpu_two_runs_share_it_and_the_service_ends(tmp_path: Path) -> None
     outcome = execute.execute(plan(study), place, quiet=True)
     assert not outcome.failed
     assert not Path(service.environment["CUDA_MPS_PIPE_DIRECTORY"]).exists()
-    assert {Run(run.config.out).read_result()["at_once"] for run in plan(study)} == {2}
+    assert {Run(run.config.out).result().at_once for run in plan(study)} == {2}

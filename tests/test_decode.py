@@ -10,7 +10,7 @@ from PIL import Image
 
 from data_files import encoded, noise
 from transnet.data.decode import decode_image, resize_shorter, square, with_channels
-from transnet.data.errors import DataError
+from transnet.errors import DataError
 
 
 def saved(image: Image.Image, format: str = "PNG", **options: object) -> bytes:

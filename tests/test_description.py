@@ -3,9 +3,10 @@ import json
 
 import pytest
 
+from transnet.errors import ConfigError
 from transnet.model import TransNet
-from transnet.runs.config import ConfigError
-from transnet.runs.description import INPUT, LONGEST_CONFIG, PREPROCESSING, Description, of_export, of_run, read_json
+from transnet.runs.description import INPUT, LONGEST_CONFIG, PREPROCESSING, Description, of_export, of_run
+from transnet.runs.files import read_json
 
 GOOD = Description(
     kind="full", model="resnet8-small", transforms=("r0", "r1"), classes=("cat", "dog"), channels=1, image_size=8,

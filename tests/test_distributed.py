@@ -13,6 +13,7 @@ from small_runs import command, images_file, plain, run, stopped_run
 from transnet.data import open_data
 from transnet.data.augment import View
 from transnet.runs.folder import Run
+from transnet.runs.records import encode
 from transnet.train.distributed import World
 from transnet.train.evaluate_runs import evaluate_runs
 
@@ -49,10 +50,10 @@ def close(a: Path, b: Path) -> None:
     assert set(left) == set(right)
     for name in left:
         torch.testing.assert_close(left[name], right[name], atol=2e-5, rtol=2e-4)
-    for one, other in zip(Run(a).read_metrics(), Run(b).read_metrics(), strict=True):
-        assert one["step"] == other["step"]
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
-        assert one["accuracy"] == pytest.approx(other["accuracy"], abs=2.1 / N)
+    for one, other in zip(Run(a).metrics(), Run(b).metrics(), strict=True):
+        assert one.step == other.step
+        assert one.loss == pytest.approx(other.loss, rel=1e-3)
+        assert one.accuracy == pytest.approx(other.accuracy, abs=2.1 / N)
 
 
 # -------------------------------------------------------------------------------------------------- the shares
@@ -85,7 +86,7 @@ def test_a_single_process_needs_nobody() -> None:
 def test_two_processes_equal_one_with_the_same_global_batch(data: Path, several: Path, tmp_path: Path) -> None:
     alone = run(data, tmp_path / "one", plain(), pad=2, flip=True, val_fraction=0.1)
     close(tmp_path / "one", several / "plain")
-    together = Run(several / "plain").read_result()
+    together = encode(Run(several / "plain").result())
     assert (alone["processes"], together["processes"]) == (1, 2)
     for part in ("test", "test_flip", "val", "val_flip"):
         for kind in ("pruned", "full"):
@@ -123,7 +124,7 @@ def test_each_image_is_seen_once_an_epoch(data: Path, several: Path) -> None:
 
 def test_the_result_is_that_of_the_weights_that_were_saved(several: Path) -> None:
     """Each process has batch-norm statistics of its own; all must measure with those of the first."""
-    result = Run(several / "norm").read_result()
+    result = encode(Run(several / "norm").result())
     again = evaluate_runs([str(several / "norm")], device="cpu")[str(several / "norm")]
     for kind in ("pruned", "full"):
         assert again["plain"][kind]["accuracy"] == result["test"][kind]["accuracy"]
@@ -151,7 +152,7 @@ def test_a_killed_worker_is_restarted_and_the_run_finishes(data: Path, tmp_path:
     assert {path.name for path in tmp_path.glob("began-*")} == {f"began-{i}-{rank}" for i in (0, 1) for rank in (0, 1)}
     run(data, tmp_path / "one", plain(), epochs=6, checkpoint_every=1)
     close(tmp_path / "one", tmp_path / "run")
-    assert [entry["epoch"] for entry in Run(tmp_path / "run").read_metrics()] == [1, 2, 3, 4, 5, 6]
+    assert [entry.epoch for entry in Run(tmp_path / "run").metrics()] == [1, 2, 3, 4, 5, 6]
     assert not (tmp_path / "run" / "state").exists()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from transnet.data.download import extract, fetch
-from transnet.data.errors import DataError
+from transnet.errors import DataError
 
 CONTENT = b"pixels" * 1000
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -8,7 +8,7 @@ from trained import digits_run
 from transnet import TransNet, anytime
 from transnet.cli import run
 from transnet.early_exit import Auto, Calibration, calibrate, calibrate_run, curve, draw, tradeoff
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from transnet.data import open_data
 from transnet.data.augment import View
 from transnet.train.distributed import World
 from transnet.train.eval_loader import Looker
+from transnet.runs.records import Score, encode
 from transnet.train.evaluate import class_scores, count, ensemble_scores, outputs, result_of, scores, scores_of
 
 N, CLASSES = 37, 4
@@ -58,14 +59,14 @@ def test_every_head_and_the_full_model_equal_direct_computation(bn: str) -> None
     with torch.no_grad():
         logits = torch.stack([net._g(i)(net.backbone(d4.apply(t, x))) for i, t in enumerate(net.transforms)], 1)
     *heads, full = direct(net, logits)
-    for entry, name, (accuracy, loss) in zip(got["heads"], net.transforms, heads, strict=True):
-        assert entry["name"] == name
-        assert entry["accuracy"] == pytest.approx(accuracy)
-        assert entry["loss"] == pytest.approx(loss, rel=1e-5)
-        assert (entry["n"], entry["passes"]) == (N, 1)
-    assert got["full"]["accuracy"] == pytest.approx(full[0])
-    assert got["full"]["loss"] == pytest.approx(full[1], rel=1e-5)
-    assert got["full"]["passes"] == 3
+    for entry, name, (accuracy, loss) in zip(got.heads, net.transforms, heads, strict=True):
+        assert entry.name == name
+        assert entry.accuracy == pytest.approx(accuracy)
+        assert entry.loss == pytest.approx(loss, rel=1e-5)
+        assert (entry.n, entry.passes) == (N, 1)
+    assert got.full.accuracy == pytest.approx(full[0])
+    assert got.full.loss == pytest.approx(full[1], rel=1e-5)
+    assert got.full.passes == 3
 
 
 def test_flip_averages_outputs_on_x_and_on_the_flipped_image_transformed() -> None:
@@ -78,38 +79,39 @@ def test_flip_averages_outputs_on_x_and_on_the_flipped_image_transformed() -> No
         views = [(h[i](d4.apply(t, x)) + h[i](d4.apply(t, x.flip(-1)))) / 2 for i, t in enumerate(net.transforms)]
         wrong = (h[1](d4.apply("r1", x)) + h[1](d4.apply("r1", x).flip(-1))) / 2
     expected = direct(net, torch.stack(views, 1))
-    for entry, (accuracy, loss) in zip([*got["heads"], got["full"]], expected, strict=True):
-        assert entry["accuracy"] == pytest.approx(accuracy)
-        assert entry["loss"] == pytest.approx(loss, rel=1e-5)
-    assert got["heads"][1]["loss"] != pytest.approx(direct(net, wrong[:, None])[0][1], rel=1e-4)
-    assert (got["pruned"]["passes"], got["full"]["passes"]) == (2, 6)
+    for entry, (accuracy, loss) in zip([*got.heads, got.full], expected, strict=True):
+        assert entry.accuracy == pytest.approx(accuracy)
+        assert entry.loss == pytest.approx(loss, rel=1e-5)
+    assert got.heads[1].loss != pytest.approx(direct(net, wrong[:, None])[0][1], rel=1e-4)
+    assert (got.pruned.passes, got.full.passes) == (2, 6)
 
 
 def test_pruned_is_the_pruned_network_at_one_pass_of_the_untransformed_image() -> None:
     net = network("r1,r0")
-    got = scores(counted(net)[0], net.transforms)["pruned"]
+    got = scores(counted(net)[0], net.transforms).pruned
     model = net.prune().eval()
     x, y = split()
     with torch.no_grad():
         logits = model(x)
-    assert got["accuracy"] == pytest.approx((logits.argmax(1) == y).double().mean().item())
-    assert got["loss"] == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
-    assert got["passes"] == 1
+    assert got.accuracy == pytest.approx((logits.argmax(1) == y).double().mean().item())
+    assert got.loss == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
+    assert got.passes == 1
 
 
 def test_of_repeated_heads_the_first_is_the_pruned_one() -> None:
     net = network("r0,r0")
     got = scores(counted(net)[0], net.transforms)
-    assert got["pruned"] == {key: value for key, value in got["heads"][0].items() if key != "name"}
-    assert got["heads"][0]["loss"] != got["heads"][1]["loss"]
+    first = got.heads[0]
+    assert got.pruned == Score(first.accuracy, first.loss, first.n, first.passes)
+    assert got.heads[0].loss != got.heads[1].loss
 
 
 def test_without_the_identity_there_is_no_pruned_score_and_no_generalisation_score() -> None:
     net = network("r1,r2")
     result = result_of(net.transforms, counted(net), None, None, classes="abcd", n_train=[1] * 4)
-    assert result["test"]["pruned"] is None
-    assert result["generalization"] is None
-    assert result["test"]["full"]["n"] == N
+    assert result.test.pruned is None
+    assert result.generalization is None
+    assert result.test.full.n == N
 
 
 @pytest.mark.parametrize("size", [1, 7, 37, 100])
@@ -168,7 +170,7 @@ def test_outputs_give_the_scores_that_count_gives() -> None:
     sums = counted(net, flip=True)
     _, y = split()
     for i in range(2):
-        from_logits, from_sums = scores_of(views[i], y, net.transforms), scores(sums[i], net.transforms)
+        from_logits, from_sums = scores_of(views[i], y, net.transforms), encode(scores(sums[i], net.transforms))
         assert {key: from_logits["full"][key] for key in from_sums["full"]} == pytest.approx(from_sums["full"])
         assert from_logits["heads"][1]["loss"] == pytest.approx(from_sums["heads"][1]["loss"])
 

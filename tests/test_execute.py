@@ -16,10 +16,10 @@ import pytest
 
 from data_files import class_folder
 from small_runs import inherited_sigint, wait_for, workers
-from transnet.data import DataError
 from transnet.data.parallel import workers_for
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError, DataError
 from transnet.runs.folder import Run
+from transnet.runs.records import EpochEntry
 from transnet.study.execute import Here, execute
 from transnet.study.plan import PlannedRun, Study, plan
 from transnet.study.progress import Overview
@@ -31,8 +31,8 @@ SETTINGS = {"data": "digits", "seeds": 1, "train_fraction": 0.1, "device": "cpu"
 
 def scores(path: Path) -> Any:
     """What a run found, without what depends on the clock and the place."""
-    result = Run(path).read_result()
-    return {name: result[name] for name in ("test", "test_flip", "train", "generalization")}
+    result = Run(path).result()
+    return {name: getattr(result, name) for name in ("test", "test_flip", "train", "generalization")}
 
 
 def begin(out: Path, *more: str, sigint: signal.Handlers = signal.SIG_DFL) -> "subprocess.Popen[bytes]":
@@ -49,8 +49,8 @@ def begin(out: Path, *more: str, sigint: signal.Handlers = signal.SIG_DFL) -> "s
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return Run(path).read_metrics()
+def lines(path: Path) -> list[EpochEntry]:
+    return Run(path).metrics()
 
 
 def test_a_study_finds_what_single_runs_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_study_finds_what_single_runs_find_and_a_second_call_trains_nothing(tm
     alone = next(run for run in runs if run.kind == "t2").config
     train(dataclasses.replace(alone, out=str(tmp_path / "alone")), quiet=True)
     assert scores(tmp_path / "alone") == scores(Path(alone.out))
-    before = {run.name: Run(run.config.out).result.stat().st_mtime_ns for run in runs}
+    before = {run.name: Run(run.config.out).result_file.stat().st_mtime_ns for run in runs}
     reproduce(study, quiet=True)
-    assert {run.name: Run(run.config.out).result.stat().st_mtime_ns for run in runs} == before
+    assert {run.name: Run(run.config.out).result_file.stat().st_mtime_ns for run in runs} == before
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_a_killed_study_takes_its_runs_along_and_repeats_nothing(tmp_path: Path)
     for path, before in partly.items():
         kept = max(len(before) - 1, 0)  # without the epoch whose checkpoint was being written; a run may have none yet
         assert lines(path)[:kept] == before[:kept]
-        assert [line["epoch"] for line in lines(path)] == list(range(1, 13))
+        assert [line.epoch for line in lines(path)] == list(range(1, 13))
     assert begin(calm, "--epochs", "12").wait() == 0
     for path in runs.iterdir():
         assert scores(path) == scores(calm / "runs" / path.name)
@@ -238,7 +238,7 @@ def test_the_time_left_does_not_count_how_long_the_first_start_took(
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
     overview = Overview([base], set(), shown=False)
-    metrics = Run(base.config.out).metrics
+    metrics = Run(base.config.out).metrics_file
     metrics.parent.mkdir(parents=True)
     assert overview.left() == "time left unknown"
     now += 60  # to start

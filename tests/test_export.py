@@ -11,7 +11,7 @@ from torch import nn
 from trained import copy_of_run, digit_files, digits_run
 from transnet import TransNet, load
 from transnet.cli import run
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 from transnet.runs.description import Description
 from transnet.ship import export
 from transnet.ship.export import ExportError, export_run

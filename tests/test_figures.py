@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from transnet.errors import ConfigError
 from transnet.report.figure_tables import invariance_sheet
 from transnet.report.figures import draw_ensembles, draw_generalization
 from transnet.report.kernels import draw, print_comparison
 from transnet.report.measurements import measure
 from transnet.report.page import facts, write_report
 from transnet.report.plot_style import inline, label, make_logarithmic, new_figure
-from transnet.runs.config import ConfigError
 from transnet.study.old_results import read_folder
 
 FIGURES = ("ensembles", "generalization", "invariance_layers", "invariance_last_layer")

@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from data_files import class_folder, encoded, noise
-from transnet.data import DataError, open_data
+from transnet.data import open_data
 from transnet.data.folder import read_folder
+from transnet.errors import DataError
 
 
 def test_class_folders_are_the_classes_in_order_of_their_names(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from trained import digits_run
 from transnet import load
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 from transnet.ship import models
 from transnet.ship.hub import SharedModel, card_text
 from transnet.ship.models import open_model

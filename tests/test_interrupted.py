@@ -1,5 +1,6 @@
 """Runs that are stopped and killed, and go on as if nothing had happened; and one process to a run."""
 
+from dataclasses import replace
 import fcntl
 import multiprocessing
 import os
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 
 from small_runs import command, epochs_written, images_file, plain, run, settings, stopped_run, weights
+from transnet.errors import ConfigError
 from transnet.runs import checkpoint
-from transnet.runs.config import ConfigError
 from transnet.runs.folder import Run
+from transnet.runs.records import EpochEntry
 from transnet.train.interrupt import Stopped
 from transnet.train.trainer import train
 
@@ -26,9 +28,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return images_file(tmp_path_factory.mktemp("data") / "x.npz")
 
 
-def without_times(out: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in entry.items() if k not in ("seconds", "images_per_second")}
-            for entry in Run(out).read_metrics()]  # fmt: skip
+def without_times(out: Path) -> list[EpochEntry]:
+    return [replace(entry, seconds=0.0, images_per_second=0.0) for entry in Run(out).metrics()]
 
 
 # -------------------------------------------------------------------------------------- interrupted and resumed
@@ -62,9 +63,9 @@ def test_stopped_in_its_last_step_a_run_has_only_to_be_measured(data: Path, tmp_
 
 def measured_again(data: Path, out: Path) -> Any:
     """The weights of a run that was stopped after its last epoch, once it is resumed: which trains nothing again."""
-    before = Run(out).read_metrics()
+    before = Run(out).metrics()
     run(data, out, plain(), resume=True)
-    assert Run(out).read_metrics() == before
+    assert Run(out).metrics() == before
     return weights(out)
 
 
@@ -223,7 +224,7 @@ def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_pa
     words = ("train", data, "--out", tmp_path / "run", "--epochs", 400, "--model", "resnet8-small", "--batch-size", 16)
     more = ("--storage", "stream", "--workers", 2, "--device", "cpu", "--no-tensorboard", "--transforms", "r0")
     child = command("-m", "transnet", *words, *more, start_new_session=True)
-    while len(Run(tmp_path / "run").read_metrics()) < 2:
+    while len(Run(tmp_path / "run").metrics()) < 2:
         assert child.poll() is None
         time.sleep(0.02)
     children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
@@ -266,7 +267,7 @@ def test_a_process_that_waited_for_another_finds_the_run_finished(data: Path, tm
     words = (data, "--epochs", 2, "--model", "resnet8-small", "--transforms", "r0")
     done = command("-m", "transnet", "train", *words, "--out", tmp_path / "run", "--device", "cpu", "--no-tensorboard")
     assert done.wait() == 0
-    before = Run(tmp_path / "run").read_metrics()
+    before = Run(tmp_path / "run").metrics()
     (tmp_path / "run" / "result.json").rename(tmp_path / "result.json")
     child, held = waiting(tmp_path / "run", *words, "--resume")
     (tmp_path / "result.json").rename(tmp_path / "run" / "result.json")
@@ -274,7 +275,7 @@ def test_a_process_that_waited_for_another_finds_the_run_finished(data: Path, tm
     _, said = child.communicate(timeout=60)
     assert child.returncode == 0
     assert "is finished; nothing to do" in said
-    assert Run(tmp_path / "run").read_metrics() == before
+    assert Run(tmp_path / "run").metrics() == before
 
 
 def test_a_beginner_that_waited_for_another_finds_the_folder_taken(data: Path, tmp_path: Path) -> None:

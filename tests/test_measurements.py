@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from small_runs import command, images_file, wait_for, workers
-from transnet.data import DataError
+from transnet.errors import DataError
 from transnet.report.measurements import Measured, measure
 from transnet.report.page import write_report
 from transnet.runs.folder import Run
+from transnet.runs.records import encode
 from transnet.study.answers import kept_answers
 from transnet.study.old_results import FinishedRun, Group, read_folder
 from transnet.study.plan import Study, plan
@@ -105,10 +106,10 @@ def test_ensembles_take_further_seeds_only_where_members_can_not_be_had(small_st
     copy = moved(small_study, tmp_path / "copy")
     assert planned(copy) == set()  # all of them were averaged before
     again = Run(copy / "runs" / "digits-fast-t2-s1")
-    before = again.result.read_text()
-    again.result.write_text(json.dumps({**json.loads(before), "model_sha256": "of other weights"}))
+    before = again.result_file.read_text()
+    again.result_file.write_text(json.dumps({**json.loads(before), "model_sha256": "of other weights"}))
     assert planned(copy) == further  # but not with one that was trained again
-    again.result.write_text(before)
+    again.result_file.write_text(before)
     (file,) = (copy / "measured").glob("*.json")
     file.unlink()
     assert planned(copy) == further  # weights, answers and ensembles are gone
@@ -250,9 +251,9 @@ def test_what_is_kept_names_no_place_of_the_machine(small_study: Path) -> None:
 def test_runs_that_saw_different_data_are_not_compared(small_study: Path, tmp_path: Path) -> None:
     copy = moved(small_study, tmp_path / "copy")
     changed = Run(copy / "runs" / "digits-fast-t2-s1")
-    result = changed.read_result()
+    result = encode(changed.result())
     result["config"]["data"]["fingerprint"] = "another"
-    changed.result.write_text(json.dumps(result))
+    changed.result_file.write_text(json.dumps(result))
     with pytest.raises(ValueError, match="digits-fast-t2-s1 saw different data"):
         write_report(copy)
 

@@ -8,7 +8,7 @@ from PIL import Image
 from data_files import encoded, noise
 from trained import copy_of_run, digit_files, digits_run
 from transnet import load
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 from transnet.runs.description import Description
 from transnet.ship.models import Model, model_of, open_model
 

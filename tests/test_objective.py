@@ -8,7 +8,8 @@ import torch
 
 from small_runs import images_file, plain, run
 from transnet import TransNet, heads_loss, load
-from transnet.runs.config import ConfigError, TrainConfig
+from transnet.errors import ConfigError
+from transnet.runs.config import TrainConfig
 from transnet.train.objective import Said, cross_entropy, distillation, objective_of, transforms_told
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from data_files import class_folder, encoded, noise
-from transnet.data import Augmentation, DataError, DataSet, Split, open_data
+from transnet.data import Augmentation, DataSet, Split, open_data
+from transnet.errors import DataError
 
 
 def images_of(split: Split | None) -> set[bytes]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from small_runs import images_file
+from transnet.errors import ConfigError
 from transnet.report.page import write_report
-from transnet.runs.config import ConfigError
 from transnet.study.plan import Study
 from transnet.study.reproduce import reproduce
 

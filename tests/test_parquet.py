@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from data_files import encoded, noise
-from transnet.data import DataError, open_data
+from transnet.data import open_data
+from transnet.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 from transnet.study.plan import KINDS, PAPER, TARGETS, Study, parse_name, plan
 from transnet.train.trainer import train
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from small_runs import images_file, plain, settings
+from transnet.console import counted, printable
 from transnet.train import progress
 from transnet.train.device import device_name
 from transnet.train.evaluate import ensemble_scores, scores_of
-from transnet.train.progress import RunProgress, counted, loss_text, notes, print_scores, printable
+from transnet.train.progress import RunProgress, loss_text, notes, print_scores
 from transnet.train.trainer import train
 
 

@@ -5,7 +5,7 @@ import torch
 
 from trained import copy_of_run, digits_run
 from transnet import load
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 from transnet.ship.prune import network_of_run
 
 

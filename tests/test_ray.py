@@ -38,7 +38,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    results = {path.name: Run(path).read_result() for path in (folder / "runs").iterdir()}
+    results = {path.name: Run(path).result() for path in (folder / "runs").iterdir()}
     return {name: [result[part] for part in ("test", "train", "generalization")] for name, result in results.items()}
 
 
@@ -57,9 +57,9 @@ def test_a_node_dies_and_the_results_are_those_of_an_undisturbed_study(cluster: 
     def kill_a_node() -> None:
         """When both nodes train and neither is nearly done."""
         runs = tmp_path / "disturbed" / "runs"
-        while sum(len(Run(path).read_metrics()) >= 5 for path in runs.glob("*")) < 2:
+        while sum(len(Run(path).metrics()) >= 5 for path in runs.glob("*")) < 2:
             time.sleep(0.05)
-        killed.extend(len(Run(path).read_metrics()) for path in runs.glob("*"))
+        killed.extend(len(Run(path).metrics()) for path in runs.glob("*"))
         cluster.remove_node(cluster.victims[0], allow_graceful=False)
 
     killer = threading.Thread(target=kill_a_node, daemon=True)
@@ -73,7 +73,7 @@ def test_a_node_dies_and_the_results_are_those_of_an_undisturbed_study(cluster: 
     assert not execute(plan(calm), Here(calm), quiet=True).failed
     assert scores(tmp_path / "disturbed") == scores(tmp_path / "calm")
     for path in (tmp_path / "disturbed" / "runs").iterdir():
-        assert [entry["epoch"] for entry in Run(path).read_metrics()] == list(range(1, 41))
+        assert [entry.epoch for entry in Run(path).metrics()] == list(range(1, 41))
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
     place = Cluster(study)
     for run in plan(study):
         place.start(run)
-    while not any(len(Run(path).read_metrics()) >= 3 for path in (tmp_path / "runs").glob("*")):
+    while not any(len(Run(path).metrics()) >= 3 for path in (tmp_path / "runs").glob("*")):
         assert place.ended() == []
         time.sleep(0.1)
     place.stop()

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from data_files import class_folder, encoded, noise
-from transnet.data import DataError, open_data
+from transnet.data import open_data
 from transnet.data.cache import cache_folder
 from transnet.data.decode import square
+from transnet.errors import DataError
 
 # Opens the folder and prints a hash of what is resident; GO is a file to wait for, so that two start at once.
 SCRIPT = """

@@ -14,11 +14,12 @@ from safetensors import SafetensorError
 from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
-from transnet.data import DataError
 from transnet.early_exit import calibrate_run
+from transnet.errors import ConfigError, DataError
 from transnet.runs import checkpoint
-from transnet.runs.config import ConfigError, from_dict
+from transnet.runs.config import from_dict
 from transnet.runs.folder import Run
+from transnet.runs.records import encode
 from transnet.train.evaluate_runs import collect, evaluate_runs, own_data, some_images
 from transnet.train.state import TrainingError
 from transnet.train.trainer import train
@@ -49,7 +50,7 @@ def test_a_finished_run_is_four_files(finished: Path) -> None:
 
 def test_result_json_is_what_train_returned_and_has_the_agreed_fields(data: Path, tmp_path: Path) -> None:
     result = run(data, tmp_path / "run", epochs=1)
-    written = Run(tmp_path / "run").read_result()
+    written = encode(Run(tmp_path / "run").result())
     assert written == json.loads(json.dumps(result))
     assert set(written) >= {"schema", "test", "test_flip", "val", "train", "generalization", "cost", "seconds",
                             "versions", "device", "command", "commit", "config"}  # fmt: skip
@@ -159,7 +160,7 @@ def test_resume_without_a_checkpoint_starts_anew(data: Path, tmp_path: Path, fin
     (only_config / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo')
     run(data, only_config, epochs=2, resume=True)
     assert weights(only_config) == weights(finished)
-    assert [entry["epoch"] for entry in Run(only_config).read_metrics()] == [1, 2]
+    assert [entry.epoch for entry in Run(only_config).metrics()] == [1, 2]
 
 
 def test_a_run_killed_while_it_wrote_its_first_file_can_be_resumed(data: Path, tmp_path: Path, finished: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_finished_run_returns_its_result_at_once_and_drops_what_is_left_of_its
     (copied / "state").mkdir()
     before = {path.name: path.stat().st_mtime_ns for path in copied.iterdir() if path.is_file()}
     result = run(data, copied, epochs=2, resume=True)
-    assert result == Run(copied).read_result()
+    assert result == encode(Run(copied).result())
     assert {path.name: path.stat().st_mtime_ns for path in copied.iterdir()} == before
 
 
@@ -221,7 +222,7 @@ def test_a_finished_run_is_not_taken_for_one_on_other_data_of_the_same_name(data
     for place, seed in (("same", 0), ("other", 1)):
         (copied.parent / place).mkdir()
         images_file(copied.parent / place / "x.npz", n=90, test=30, seed=seed)
-    assert run(copied.parent / "same" / "x.npz", copied, epochs=2, resume=True) == Run(copied).read_result()
+    assert run(copied.parent / "same" / "x.npz", copied, epochs=2, resume=True) == encode(Run(copied).result())
     other = str(copied.parent / "other" / "x.npz")
     with pytest.raises(ConfigError, match=r"--data: .* before, .* now, of other content or splits") as caught:
         run(other, copied, epochs=2, resume=True)
@@ -386,7 +387,7 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, data: Path) -> None:
 def test_metrics_of_a_run_in_progress_leave_out_the_line_being_written(copied: Path) -> None:
     with open(copied / "metrics.jsonl", "a") as file:
         file.write('{"epoch": 3, "lo')
-    assert [entry["epoch"] for entry in Run(copied).read_metrics()] == [1, 2]
+    assert [entry.epoch for entry in Run(copied).metrics()] == [1, 2]
 
 
 def test_settings_that_were_changed_freely_are_written_down_at_resume(data: Path, tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from data_files import encoded, noise
 from trained import digit_files, digits_run
 from transnet import anytime, d4
 from transnet.cli import run
-from transnet.data import DataError
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError, DataError
 from transnet.ship.export import export_run
 from transnet.ship.head_views import look
 from transnet.ship.models import open_model

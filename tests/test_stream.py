@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from data_files import class_folder, encoded, noise
-from transnet.data import DataError, Split, open_data
+from transnet.data import Split, open_data
 from transnet.data.augment import View, plan
 from transnet.data.decode import square
 from transnet.data.stream import stream
+from transnet.errors import DataError
 
 
 @pytest.fixture

@@ -30,12 +30,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_learns_and_its_record_agrees_with_its_result(data: Path, tmp_path: Path) -> None:
     result = run(data, tmp_path / "run", epochs=12)
     assert result["test"]["pruned"]["accuracy"] > 0.8
-    metrics = Run(tmp_path / "run").read_metrics()
-    assert [entry["epoch"] for entry in metrics] == list(range(1, 13))
-    assert [entry["step"] for entry in metrics] == [5 * epoch for epoch in range(1, 13)]
-    assert metrics[-1]["test"] == result["test"]
-    assert metrics[-1]["loss"][0] < 0.5 * metrics[0]["loss"][0]
-    assert all(0 <= accuracy <= 1 for entry in metrics for accuracy in entry["accuracy"])
+    metrics = Run(tmp_path / "run").metrics()
+    assert [entry.epoch for entry in metrics] == list(range(1, 13))
+    assert [entry.step for entry in metrics] == [5 * epoch for epoch in range(1, 13)]
+    assert encode(metrics[-1].test) == result["test"]
+    assert metrics[-1].loss[0] < 0.5 * metrics[0].loss[0]
+    assert all(0 <= accuracy <= 1 for entry in metrics for accuracy in entry.accuracy)
     assert result["train"]["n"] == 150
 
 
@@ -49,12 +49,12 @@ def test_the_record_of_the_first_step_is_the_fresh_networks_loss(data: Path, tmp
     view = View.of(size=8, stored=8, pad=0, mean=opened.mean, std=opened.std, device=torch.device("cpu"))
     with torch.no_grad():
         logits = net(view.centre(opened.train.resident(8, progress=False)))
-    entry = Run(tmp_path / "run").read_metrics()[0]
-    assert entry["loss"][0] == pytest.approx(
+    entry = Run(tmp_path / "run").metrics()[0]
+    assert entry.loss[0] == pytest.approx(
         torch.nn.functional.cross_entropy(logits[:, 0], opened.train.labels).item(), rel=1e-4
     )
     hits = (logits[:, 0].argmax(1) == opened.train.labels).float().mean().item()
-    assert entry["accuracy"][0] == pytest.approx(hits, abs=1e-6)
+    assert entry.accuracy[0] == pytest.approx(hits, abs=1e-6)
 
 
 def test_measuring_tries_out_no_convolutions(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_measuring_tries_out_no_convolutions(data: Path, tmp_path: Path, monkeyp
 def test_curves_only_at_the_end_where_asked(data: Path, tmp_path: Path) -> None:
     for every, expected in ((0, [3]), (2, [2, 3]), (1, [1, 2, 3])):
         run(data, tmp_path / str(every), evaluate_every=every)
-        found = [entry["epoch"] for entry in Run(tmp_path / str(every)).read_metrics() if "test" in entry]
+        found = [entry.epoch for entry in Run(tmp_path / str(every)).metrics() if entry.test]
         assert found == expected
     assert weights(tmp_path / "0") == weights(tmp_path / "1")  # looking changes nothing
 
@@ -84,7 +84,7 @@ def test_a_validation_split_is_measured_beside_the_test_set(data: Path, tmp_path
     assert result["val_flip"]["full"]["passes"] == 4
     assert result["train"]["n"] == 120
     assert result["test"]["full"]["n"] == 40
-    assert Run(tmp_path / "run").read_metrics()[0]["val"]["full"]["n"] == 30
+    assert Run(tmp_path / "run").metrics()[0].val.full.n == 30
     assert run(data, tmp_path / "without")["val"] is None
 
 
@@ -130,7 +130,7 @@ def test_the_epochs_loss_is_the_mean_over_its_images(data: Path, tmp_path: Path)
     trainer = Trainer(config, World(), torch.device("cpu"), plain(), data=None, quiet=True)
     trainer.train()
     first, last = trainer.step.losses[:, 0].tolist()  # of 140 images, and of 10
-    found = Run(tmp_path / "run").read_metrics()[0]["loss"][0]
+    found = Run(tmp_path / "run").metrics()[0].loss[0]
     assert found == pytest.approx((140 * first + 10 * last) / 150, rel=1e-6)
     assert found != pytest.approx((first + last) / 2, rel=1e-4)
 

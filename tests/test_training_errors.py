@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from small_runs import Plain, command, epochs_written, images_file, normalised, plain, run, settings
 from transnet import TransNet, load
+from transnet.errors import ConfigError
 from transnet.report.kernels import score_kernels
-from transnet.runs.config import ConfigError
 from transnet.runs.folder import Run
 from transnet.train.device import is_for_want_of_memory
 from transnet.train.distributed import World
@@ -134,7 +134,7 @@ def test_outputs_that_are_no_numbers_are_no_result(data: Path, tmp_path: Path) -
     assert not (tmp_path / "run" / "result.json").exists()
     written = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert "NaN" not in written  # which is no JSON
-    assert [entry["test"]["full"]["loss"] for entry in Run(tmp_path / "run").read_metrics()] == [None] * 3
+    assert [entry.test.full.loss for entry in Run(tmp_path / "run").metrics()] == [None] * 3
 
 
 def test_a_penalty_on_kernels_needs_kernels(data: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from transnet import fold
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 from transnet.runs.weights import LONGEST_HEADER, load_weights, read_shapes
 
 

@@ -151,7 +151,7 @@ def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | 
     fixed = image_size is not None and config is not None and config.fixed_input_size
     sized: dict[str, Any] = {"img_size": image_size} if fixed else {}
     if pretrained and (config is None or not config.has_weights):
-        raise ValueError(f"model: timm has no pretrained weights for {name!r}; leave --pretrained out")
+        raise ValueError(f"model: timm has no pretrained weights for {name!r}; leave `pretrained` out")
     with _fetching(f"timm:{name}") if pretrained else nullcontext():
         return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
 
@@ -196,7 +196,7 @@ def _fetching(name: str) -> Iterator[None]:
         reason = str(error.__cause__ or error).splitlines()[0]  # the Hub's own error does not say what failed
         raise ValueError(
             f"model: the pretrained weights of {name} are not on this machine and could not be fetched ({reason}); "
-            "try again where there is a network, or leave --pretrained out"
+            "try again where there is a network, or leave `pretrained` out"
         ) from error
     finally:
         logger.setLevel(level)

@@ -21,10 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transnet.data import DataError
+from transnet.errors import ConfigError, DataError
 from transnet.inputs import check_images
 from transnet.model import TransNet
-from transnet.runs.config import ConfigError
 
 BUDGETS = (1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0)  # passes per image that are worth a line in a table
 
@@ -238,7 +237,7 @@ def calibrate_run(
         found = collect(path, data=data, split="val", device=device)
         logits, y = found.views[0], found.labels
     except (ConfigError, DataError) as error:
-        raise ConfigError(f"--confidence auto: {error}; or give a number, such as 0.9") from None
+        raise ConfigError(f"`confidence` auto: {error}; or give a number, such as 0.9") from None
     chosen = calibrate(logits, y, within=within, passes=passes)
     there = curve(logits, y, torch.tensor([chosen], dtype=torch.float64))
     lost = 100 * (there.full - float(there.accuracy))

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Train, and print the scores on the test set."""
     config = train_config(arguments)
+    from transnet.console import counted, say
+    from transnet.runs.records import encode
     from transnet.train.class_report import balanced_accuracy, classes_of, print_classes, print_notes, zero_recall_notes
-    from transnet.train.progress import counted, print_scores, say
+    from transnet.train.progress import print_scores
     from transnet.train.trainer import train
 
     speaks = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes, for all
@@ -28,14 +30,15 @@ def run(arguments: Sequence[str]) -> int:
         say("--tensorboard: TensorBoard is not installed, so no curves are written for it; pip install tensorboard")
     result = train(config)
     if speaks:
-        images = counted(result["test"]["full"]["n"], "image")
-        print(f"test set of {images}; trained in {result['train_seconds']:.1f} s")
-        print_scores(result["test"], result["test_flip"])
-        print_classes(result["test"], classes_of(result["test"]), "test")
-        if val := result.get("val"):
-            pruned = f"{val['pruned']['accuracy']:.2%} pruned, " if val["pruned"] and len(val["heads"]) > 1 else ""
-            full = f"{val['full']['accuracy']:.2%}{' with all heads' if len(val['heads']) > 1 else ''}"
-            print(f"validation split of {counted(val['full']['n'], 'image')}: {pruned}{full}")
+        print(f"test set of {counted(result.test.full.n, 'image')}; trained in {result.train_seconds:.1f} s")
+        test = encode(result.test)
+        print_scores(test, encode(result.test_flip) if result.test_flip else None)
+        print_classes(test, classes_of(test), "test")
+        if result.val:
+            val, several = encode(result.val), len(result.val.heads) > 1
+            pruned = f"{result.val.pruned.accuracy:.2%} pruned, " if result.val.pruned and several else ""
+            full = f"{result.val.full.accuracy:.2%}{' with all heads' if several else ''}"
+            print(f"validation split of {counted(result.val.full.n, 'image')}: {pruned}{full}")
             if classes := classes_of(val):
                 print(balanced_accuracy(val, len(classes), "validation"))
                 print_notes(zero_recall_notes(val, classes, "validation"))
@@ -46,7 +49,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def train_config(arguments: Sequence[str]) -> "TrainConfig":
     """The options over their defaults: those of a run's config, or of the recipe for the data set."""
-    from transnet.runs.config import ConfigError, TrainConfig, configured, from_dict, read_config
+    from transnet.errors import ConfigError
+    from transnet.runs.config import TrainConfig, configured, from_dict, read_config
 
     words = _without(arguments, "--config")
 

@@ -6,8 +6,8 @@ labels = data.train.labels
 """
 
 from transnet.data.dataset import Augmentation, DataSet
-from transnet.data.errors import DataError
 from transnet.data.open_data import open_data
 from transnet.data.split import Split
+from transnet.errors import DataError
 
 __all__ = ["Augmentation", "DataError", "DataSet", "Split", "open_data"]

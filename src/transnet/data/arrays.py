@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from transnet.data.decode import Pixels
-from transnet.data.errors import DataError
 from transnet.data.source import Rows, Source, class_names, settle_parts
 from transnet.data.stores import ArrayStore
+from transnet.errors import DataError
 
 _PARTS = ("train", "val", "test")
 _LAYOUT = (

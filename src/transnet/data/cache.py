@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.errors import DataError
+from transnet.errors import DataError
 
 Array = npt.NDArray[Any]
 _BLOCK = 1 << 26

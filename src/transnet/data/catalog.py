@@ -25,10 +25,10 @@ import numpy as np
 
 from transnet.data.arrays import read_digits
 from transnet.data.download import data_folder, extract, fetch
-from transnet.data.errors import DataError
 from transnet.data.folder import read_folder
 from transnet.data.source import Source
 from transnet.data.stores import ArrayStore
+from transnet.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.errors import DataError, ReadError
+from transnet.data.errors import ReadError
+from transnet.errors import DataError
 
 if TYPE_CHECKING:
     from PIL import Image

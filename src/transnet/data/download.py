@@ -11,8 +11,8 @@ import uuid
 import zlib
 from pathlib import Path
 
-from transnet.data.errors import DataError
 from transnet.data.parallel import bar
+from transnet.errors import DataError
 
 _BLOCK = 1 << 20
 _PATIENCE_S = 15

@@ -1,22 +1,10 @@
-"""The errors of this folder."""
+"""The error of this folder that is not the data's own fault."""
 
-from collections.abc import Sequence
-
-
-class DataError(ValueError):
-    """A data set that cannot be used as it was asked for; catch it to tell a user, its text is meant for one.
-
-    The message names the path or option, what is wrong with it and what would work.
-    """
+from transnet.errors import DataError
 
 
 class ReadError(DataError):
-    """An image whose bytes could not be had, by the disk's, the network's or the memory's fault.
+    """An image could not be read because of the disk, the network or a lack of memory.
 
-    That may pass, so it says nothing about the image and must not be kept.
+    The cause may pass, so this error proves nothing about the image and must not be cached.
     """
-
-
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """The names, or the first of many, for a message."""
-    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])

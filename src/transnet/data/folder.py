@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from transnet.data.errors import DataError
 from transnet.data.source import PART_NAMES, Source, settle_parts
 from transnet.data.stores import FileStore
+from transnet.errors import DataError
 
 IMAGE_FILES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".tga"),

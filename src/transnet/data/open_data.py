@@ -9,16 +9,17 @@ from typing import Literal
 
 import numpy as np
 
+from transnet.console import listed
 from transnet.data.arrays import read_npz
 from transnet.data.catalog import NAMED, Look, read_named
 from transnet.data.dataset import Augmentation, DataSet
 from transnet.data.download import data_folder
-from transnet.data.errors import DataError, listed
 from transnet.data.folder import read_folder
 from transnet.data.parquet import find_shards, read_parquet
 from transnet.data.source import Rows, Source
 from transnet.data.split import Split, cut
 from transnet.data.survey import Survey, statistics, survey
+from transnet.errors import DataError
 
 TEST_FRACTION = 0.2
 # Results of runs with different seeds are compared: the test set must not depend on theirs.
@@ -168,7 +169,7 @@ def _without_bad(name: str, source: Source, seen: Survey, on_bad_image: str) -> 
         others = f". Others: {listed(skipped[1:], 9)}" if len(bad) > 1 else ""
         raise DataError(
             f"{name}: {len(bad)} of {len(used)} images cannot be read. {_why(source, int(bad[0]))}{others}. Repair or"
-            " remove them, or leave them out with on_bad_image='skip' (--on-bad-image skip)"
+            " remove them, or leave them out with on_bad_image='skip' (`on_bad_image` skip)"
         )
     parts = {part: rows[~seen["bad"][rows]] for part, rows in source.parts.items()}
     return Source(source.store, source.labels, source.classes, parts), skipped
@@ -205,7 +206,7 @@ def _cut_val(
     if not fraction:
         return parts
     if "val" in parts:
-        raise DataError(f"{name}: has a validation set of its own; leave val_fraction (--val-fraction) out")
+        raise DataError(f"{name}: has a validation set of its own; leave val_fraction (`val_fraction`) out")
     rows = parts["train"]
     # Apart from the cut of the test set, which for the same seed would order the images the same way.
     val = cut(source.labels[rows], seen["sha"][rows], fraction, f"val {seed}")

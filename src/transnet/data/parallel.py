@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
-from transnet.data.errors import DataError
+from transnet.errors import DataError
 
 CHUNK = 64
 # Starting processes costs more than this many small images.

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from transnet.data.cache import cache_folder, cached
-from transnet.data.errors import DataError
 from transnet.data.source import PART_NAMES, Rows, Source, class_names, settle_parts
 from transnet.data.stores import PackedStore
+from transnet.errors import DataError
 
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
@@ -216,7 +216,7 @@ def _label_column(root: Path, schema: Any, features: dict[str, Any], given: str 
     if preferred := [name for name in _LABEL_NAMES if name in (labels or schema.names)]:
         return preferred[0]
     raise DataError(
-        f"{root}: cannot tell which column holds the labels; name one with label_column (--label-column):"
+        f"{root}: cannot tell which column holds the labels; name one with label_column (`label_column`):"
         f" {' '.join(labels or schema.names)}"
     )
 

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from transnet.data.cache import cached
 from transnet.data.decode import RULES, Pixels, decode_image, square, with_channels
-from transnet.data.errors import DataError
 from transnet.data.parallel import for_rows
 from transnet.data.stores import ArrayStore, EncodedStore, Store
+from transnet.errors import DataError
 
 Rows = npt.NDArray[np.int64]
 

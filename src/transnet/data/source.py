@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.errors import DataError
 from transnet.data.stores import Store
+from transnet.errors import DataError
 
 Rows = npt.NDArray[np.int64]
 

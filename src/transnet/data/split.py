@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from transnet.data.decode import Pixels, with_channels
-from transnet.data.errors import DataError
 from transnet.data.resident import resident_array
 from transnet.data.stores import Store
+from transnet.errors import DataError
 
 Rows = npt.NDArray[np.int64]
 

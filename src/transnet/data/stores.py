@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transnet.data.decode import Pixels, decode_image
-from transnet.data.errors import DataError, ReadError
+from transnet.data.errors import ReadError
+from transnet.errors import DataError
 
 
 class Store(Protocol):

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from transnet.data.decode import square
-from transnet.data.errors import DataError
 from transnet.data.parallel import import_once
 from transnet.data.split import Split
+from transnet.errors import DataError
 
 _GRACE = 20  # seconds that a worker goes on for after SIGTERM
 

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from transnet.data.cache import cached
 from transnet.data.decode import RULES, Pixels, decode_image
-from transnet.data.errors import DataError, ReadError
+from transnet.data.errors import ReadError
 from transnet.data.parallel import for_rows
 from transnet.data.stores import ArrayStore, EncodedStore, Store
+from transnet.errors import DataError
 
 # mean and square: of each channel's values in 0..1 and of their squares, over the whole image; grey counts
 # thrice. unread: bad by no fault of the image's, as far as is known.

@@ -11,10 +11,10 @@ from typing import Any, get_args
 from torch import Tensor
 
 from transnet import d4
+from transnet.errors import ConfigError
 from transnet.invariance import Measure, kernels, layer_invariance, random_kernel_score
 from transnet.model import TransNet
 from transnet.report.plot_style import COLOURS, MARKERS, label, new_figure, save
-from transnet.runs.config import ConfigError
 from transnet.runs.folder import load
 
 LABELS = {
@@ -41,7 +41,7 @@ def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]
         mean norm) and every kernel's value in the ``last`` layer.
     """
     if measure not in get_args(Measure):
-        raise ValueError(f"--measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+        raise ConfigError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("invariance: a run is given twice")
     names = d4.generate(group)

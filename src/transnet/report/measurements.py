@@ -13,18 +13,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
-from transnet.data import DataError, DataSet
+from transnet.console import say
+from transnet.data import DataSet
+from transnet.errors import DataError
 from transnet.invariance import ROTATIONS, Measure, kernels
 from transnet.report.kernels import score_kernels
-from transnet.runs.checkpoint import write_atomically
-from transnet.runs.description import read_json
+from transnet.runs.files import read_json, write_atomically
 from transnet.runs.folder import Run, load
 from transnet.study.answers import Answers, drop_answers, keep_answers, kept_answers
 from transnet.study.ensembles import Ensemble, curves_of, ensembles_of, known_of, name_of, of_heads, of_members
 from transnet.study.old_results import FinishedRun, Group
 from transnet.study.plan import BY_HEADS, KINDS, MEMBERS
 from transnet.train.evaluate_runs import collect, own_data
-from transnet.train.progress import say
 
 SCHEMA = 3
 
@@ -36,7 +36,7 @@ class Measured:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        before = read_json(path, "") if path.exists() else {}
+        before: dict[str, Any] = dict(read_json(path, "")) if path.exists() else {}
         self.parts: dict[str, Any] = before.get("parts", {}) if before.get("schema") == SCHEMA else {}
 
     def part(self, name: str, runs: Sequence[FinishedRun], measure: Callable[[], Found | None]) -> Found | None:
@@ -58,7 +58,7 @@ def was_measured(out: Path, group: str, curve: str, members: Sequence[str]) -> b
     part = Measured(_file(out, group)).parts.get(name_of(curve, members))
     runs = {name: Run(out / "runs" / name) for name in members}
     return part is not None and all(
-        run.finished and run.read_result().get("model_sha256") == part["runs"][name] for name, run in runs.items()
+        run.finished and run.result().model_sha256 == part["runs"][name] for name, run in runs.items()
     )
 
 

@@ -5,6 +5,8 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from transnet.console import counted
+from transnet.errors import ConfigError
 from transnet.report.curves import curves_of
 from transnet.report.figure_tables import ensembles_sheet, generalization_sheet, invariance_sheet
 from transnet.report.figures import draw_ensembles, draw_generalization
@@ -13,13 +15,12 @@ from transnet.report.measurements import measure
 from transnet.report.plot_style import inline
 from transnet.report.table_format import Cell, Sheet, either
 from transnet.report.tables import Row, rows_of, table, verdict
-from transnet.runs.checkpoint import write_atomically
-from transnet.runs.config import ConfigError, data_name
+from transnet.runs.config import data_name, from_dict
+from transnet.runs.files import write_atomically
 from transnet.runs.provenance import command_elsewhere
 from transnet.study.old_results import FinishedRun, Group, read_folder
 from transnet.study.plan import KINDS
 from transnet.study.statistics import Difference, as_text
-from transnet.train.progress import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _places(groups: list[Group], data: str | None) -> dict[str, str]:
     names = {group.name: data_name(group.some.settings["data"]) for group in groups}
     if data_name(data) not in names.values() and len(set(names.values())) > 1:
         raise ConfigError(
-            f"--data: {data} is called like none of the study's: {', '.join(sorted(set(names.values())))}"
+            f"{data} is called like none of the study's: {', '.join(sorted(set(names.values())))}", field="data"
         )
     alone = len(set(names.values())) == 1
     return {group: data for group, name in names.items() if alone or name == data_name(data)}
@@ -201,7 +202,7 @@ def _run(run: FinishedRun) -> dict[str, Any]:
     settings = {name: value for name, value in run.settings.items() if name not in ("out", "resume")}
     return {
         "name": run.name, "title": f"{KINDS[run.kind].title}, seed {run.seed}", "settings": settings,
-        "command": command_elsewhere(run.settings, run.name), "loss": loss, "accuracy": accuracy,
+        "command": command_elsewhere(from_dict(run.settings), run.name), "loss": loss, "accuracy": accuracy,
         "heads": run.result[run.protocol]["heads"], "seconds": run.result["train_seconds"],
         "device": run.result["device"] + _others(run),
     }  # fmt: skip

@@ -9,17 +9,16 @@ checkpoint. The one before is deleted only when its successor is complete, and o
 disk damages the newest.
 """
 
-import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
+
+from transnet.runs.files import sha256, write_atomically, write_tensors
 
 KEPT = 2
 
@@ -81,7 +80,7 @@ def load(folder: Path) -> Checkpoint | None:
     if damaged:
         raise CheckpointError(
             f"every checkpoint in {folder} is damaged ({'; '.join(damaged)}); "
-            "delete that folder to start the run anew, or give another --out"
+            "delete that folder to start again, or give another `out`"
         )
     return None
 
@@ -95,53 +94,6 @@ def is_saved(folder: Path, step: int) -> bool:
 def last_good(folder: Path) -> str:
     """The newest whole checkpoint in words, for messages."""
     return _newest_good(folder) or "none"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, whatever happens meanwhile."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    _settle(partial, path)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file in the same way. Tensors that share memory are written under each of their names.
-
-    Raises:
-        OSError: also for a full disk, which the library reports as an error of its own.
-    """
-    partial = path.with_name(path.name + ".partial")
-    written: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        where = tensor.untyped_storage().data_ptr()
-        written[name] = tensor.clone().contiguous() if where in seen else tensor.contiguous()
-        seen.add(where)
-    try:
-        partial.touch()
-        mode = partial.stat().st_mode  # as any other file here; the library would keep it to this user
-        save_file(written, partial, metadata)
-        partial.chmod(mode)
-    except SafetensorError as error:
-        raise OSError(f"{path}: {error}") from error
-    _settle(partial, path)
-
-
-def sha256(path: Path) -> str:
-    """Of a file's content, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _settle(partial: Path, path: Path) -> None:
-    with open(partial, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _steps(folder: Path) -> list[Path]:

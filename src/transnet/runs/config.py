@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
+from transnet.errors import ConfigError
+
 LARGEST_SIDE = 1024  # of the images that a network sees
-
-
-class ConfigError(ValueError):
-    """A setting that cannot work; the message says what would."""
 
 
 @dataclass(frozen=True)
@@ -126,24 +124,33 @@ class TrainConfig:
         least = {"epochs": 1, "batch_size": 1, "image_size": 1, "pad": 0, "workers": 0, "evaluate_every": 0, "seed": 0}
         for name, low in least.items():
             if getattr(self, name) is not None and getattr(self, name) < low:
-                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; at least {low} is needed")
+                raise ConfigError(f"{getattr(self, name)} was given; at least {low} is needed", field=name)
         if self.image_size is not None and self.image_size > LARGEST_SIDE:
-            raise ConfigError(f"--image-size: {self.image_size} was given; {LARGEST_SIDE} is the most")
+            raise ConfigError(f"{self.image_size} was given; {LARGEST_SIDE} is the most", field="image_size")
         weights = ("weight_decay", "invariance_weight", "distillation", "label_augmentation")
         for name in ("lr", "mixup", "cutmix", "checkpoint_every", *weights):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more is needed")
+                raise ConfigError(f"{getattr(self, name)} was given; 0 or more is needed", field=name)
         for name in ("val_fraction", "label_smoothing", "warmup", "momentum"):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{_flag(name)}: {getattr(self, name)} was given; 0 or more and under 1 is needed")
+                raise ConfigError(f"{getattr(self, name)} was given; 0 or more and under 1 is needed", field=name)
         if not 0 < self.train_fraction <= 1:
-            raise ConfigError(f"--train-fraction: {self.train_fraction} was given; more than 0, up to 1 is needed")
+            raise ConfigError(
+                f"{self.train_fraction} was given; more than 0, up to 1 is needed", field="train_fraction"
+            )
         try:
             shares = self.milestone_shares
         except ValueError:
             shares = (2.0,)
         if any(not 0 < share < 1 for share in shares):
-            raise ConfigError(f"--milestones: {self.milestones!r} was given; shares of the run are needed: 0.5,0.75")
+            raise ConfigError(
+                f"{self.milestones!r} was given; shares of the run are needed: 0.5,0.75", field="milestones"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The transforms, one name per head."""
+        return tuple(name.strip() for name in self.transforms.split(",") if name.strip())
 
     @property
     def milestone_shares(self) -> tuple[float, ...]:
@@ -157,23 +164,21 @@ FREE = {"out", "resume", "device", "workers", "storage", "evaluate_every", "chec
 FREE |= {"compile", "cuda_graph", "channels_last"}
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The settings that keep a run from being resumed, each as ``--lr: 0.1 before, 0.2 now``.
+def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
+    """Return the settings that keep a run from being resumed, each as ```lr`: 0.1 before, 0.2 now``.
 
-    Data may lie elsewhere than before if it is called the same; whether it is the same its fingerprint tells.
+    Data may be in another place than before if its name is the same; its fingerprint shows whether the content is.
     """
-    # A setting that did not exist yet was at its default.
-    before = {field.name: field.default for field in dataclasses.fields(TrainConfig)} | before
 
     def same(name: str) -> bool:
         if name == "data":
-            return data_name(str(before.get("data"))) == data_name(now["data"])
-        return bool(before.get(name) == now.get(name))
+            return data_name(before.data) == data_name(now.data)
+        return bool(getattr(before, name) == getattr(now, name))
 
     return [
-        f"{_flag(name)}: {before.get(name)!r} before, {now.get(name)!r} now"
-        for name in now
-        if name not in FREE and not same(name)
+        f"`{field.name}`: {getattr(before, field.name)!r} before, {getattr(now, field.name)!r} now"
+        for field in dataclasses.fields(now)
+        if field.name not in FREE and not same(field.name)
     ]
 
 
@@ -216,16 +221,14 @@ def read_config(path: Path) -> dict[str, Any]:
         if not isinstance(settings, dict):
             raise KeyError("train")
     except FileNotFoundError:
-        raise ConfigError(f"--config: {path} does not exist; give a run's config.json") from None
+        raise ConfigError(f"{path} does not exist; give a run's config.json", field="config") from None
     except IsADirectoryError:
-        raise ConfigError(f"--config: {path} is a folder; give the file {path / 'config.json'} of a run") from None
+        raise ConfigError(
+            f"{path} is a folder; give the file {path / 'config.json'} of a run", field="config"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--config: {path} is not a run's config.json ({error})") from None
+        raise ConfigError(f"{path} is not a run's config.json ({error})", field="config") from None
     return settings
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def _check_kind(name: str, value: Any, hint: Any) -> None:
@@ -234,10 +237,10 @@ def _check_kind(name: str, value: Any, hint: Any) -> None:
         return
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise ConfigError(f"{_flag(name)}: unknown {value!r}; known are {' '.join(get_args(hint))}")
+            raise ConfigError(f"unknown {value!r}; known are {' '.join(get_args(hint))}", field=name)
         return
     kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     wide = (*kinds, int) if float in kinds else kinds
     if not isinstance(value, wide) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join("None" if kind is types.NoneType else kind.__name__ for kind in kinds)
-        raise ConfigError(f"{_flag(name)}: {value!r} was given; {wanted} is needed")
+        raise ConfigError(f"{value!r} was given; {wanted} is needed", field=name)

@@ -1,226 +1,242 @@
-"""A run is a folder: what was asked for, what happened, the weights and the result.
+"""A run is a folder: settings, one line per epoch, the weights and the result.
 
-config.json          all that is needed to run it again, and what the data looked like
-metrics.jsonl        a line an epoch
+config.json          everything needed to run it again, and a description of the data
+metrics.jsonl        one line per epoch
 model.safetensors    the weights: backbone.*, heads.<i>.*
-result.json          accuracy, loss, cost
-state/               to resume; gone when the run is finished
+result.json          accuracy, loss and cost
+state/               checkpoints and the lock; deleted when the run is finished
 """
 
 import json
-import math
 import os
 import shutil
-import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
+from transnet.console import say
+from transnet.errors import ConfigError, FileError
 from transnet.model import TransNet
 from transnet.runs import checkpoint
-from transnet.runs.config import ConfigError, differences
-from transnet.runs.description import of_run, read_json
+from transnet.runs.config import differences
+from transnet.runs.description import Description
+from transnet.runs.files import read_json, sha256, write_atomically, write_tensors
+from transnet.runs.records import EpochEntry, Result, RunSettings, decode, encode
 from transnet.runs.weights import load_weights
-from transnet.train.progress import say
 
-CUSTOM = "custom"  # the name of a backbone that a user's code hands over
-_PATIENCE = 30  # seconds, about
+CUSTOM = "custom"  # the name of a backbone that the user's own code passed in
+LOCK_TIMEOUT = 30.0  # seconds: the children of a killed process hold its lock for a few seconds more
 
 
 class Run:
-    """The folder of one run."""
+    """The folder of one run; use it to read what a run has left there.
+
+    Example:
+        result = Run("runs/t2").result()
+        print(result.test.full.accuracy)
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config, self.metrics = self.path / "config.json", self.path / "metrics.jsonl"
-        self.model, self.result = self.path / "model.safetensors", self.path / "result.json"
+        self.config, self.metrics_file = self.path / "config.json", self.path / "metrics.jsonl"
+        self.model, self.result_file = self.path / "model.safetensors", self.path / "result.json"
         self.state = self.path / "state"
-        self._held: int | None = None
 
-    def read_config(self) -> dict[str, Any]:
-        """``config.json``, or a clear error."""
-        if self.path.is_file():
-            beside = self.path.parent / "config.json"
-            which = f"its folder, {self.path.parent}" if beside.is_file() else "the folder of a run"
-            raise ConfigError(f"{self.path} is a file; give {which}")
-        content = read_json(self.config, "is this the folder of a run?")
-        if "kind" in content:
-            raise ConfigError(f"{self.path} is an exported model; give the run that it was made of")
-        if not isinstance(content.get("train"), dict) or not isinstance(content.get("data"), dict):
-            raise ConfigError(f"{self.config} is damaged: it has no settings")
-        return content
-
-    def read_result(self) -> dict[str, Any]:
-        """``result.json``, or a clear error."""
-        return read_json(self.result, "has the run finished?")
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """``metrics.jsonl``, an entry an epoch."""
-        return [json.loads(line) for line in self._metrics_lines()]
+    # ------------------------------------------------------------------------------------------------- reading
 
     @property
     def finished(self) -> bool:
         """Whether there is a result."""
-        return self.result.exists()
+        return self.result_file.exists()
 
-    def begin(self, content: dict[str, Any], *, resume: bool) -> None:
-        """Make the folder, or take up an existing one.
+    def settings(self) -> RunSettings:
+        """The content of ``config.json``.
 
         Raises:
-            ConfigError: where it exists without ``resume``, or was begun with other settings.
+            FileError: if this is no run's folder, or the file is damaged.
         """
-        self._check_free(content, resume=resume)
+        if self.path.is_file():
+            in_run = (self.path.parent / "config.json").is_file()
+            raise FileError(
+                f"{self.path} is a file; give {f'its folder, {self.path.parent}' if in_run else 'the folder of a run'}"
+            )
+        content = read_json(self.config, "is this the folder of a run?")
+        if "kind" in content:
+            raise FileError(f"{self.path} is an exported model; give the run that it was made from")
+        return decode(RunSettings, content, str(self.config))
+
+    def result(self) -> Result:
+        """The content of ``result.json``."""
+        content = read_json(self.result_file, "has the run finished?")
+        return decode(Result, content, str(self.result_file))
+
+    def metrics(self) -> list[EpochEntry]:
+        """The entries of ``metrics.jsonl``. A line that was cut off when its process ended is left out."""
+        return [decode(EpochEntry, json.loads(line), str(self.metrics_file)) for line in self._metrics_lines()]
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def begin(self, settings: RunSettings, *, resume: bool) -> None:
+        """Create the folder, or check that an existing one can be resumed, and lock it until `release`.
+
+        Raises:
+            ConfigError: if the folder exists without ``resume``, was begun with other settings, is in use by another
+                process or cannot be written.
+        """
+        self._check_free(settings, resume=resume)  # before anything is created in a folder that is not ours
+        self.acquire()
+        self._check_free(settings, resume=resume)  # another process may have begun a run meanwhile
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._hold()
-            self._check_free(content, resume=resume)  # another process may have begun one meanwhile
-            checkpoint.write_atomically(self.config, json.dumps(content, indent=1).encode())
+            write_atomically(self.config, json.dumps(encode(settings), indent=1).encode())
         except OSError as error:
-            raise ConfigError(f"--out: {self.path} cannot be written ({error})") from error
+            raise ConfigError(f"{self.path} cannot be written ({error})", field="out") from error
 
-    def _check_free(self, content: dict[str, Any], *, resume: bool) -> None:
+    def _check_free(self, settings: RunSettings, *, resume: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"--out: {self.path} is a file; give a folder")
-        # A process that was killed while it wrote its first file leaves that one only.
-        if self.path.is_dir() and any(entry.name != "config.json.partial" for entry in self.path.iterdir()):
-            if not resume:
-                none = not self.finished and not self.state.exists()
-                why = "; it has no checkpoint yet, so --resume begins anew, with the same settings" if none else ""
-                raise ConfigError(
-                    f"--out: {self.path} exists; add --resume to go on with it, or give another folder{why}"
-                )
-            if not self.config.exists() and not self.state.exists():
-                raise ConfigError(f"--out: {self.path} holds no run; give another folder")
-            if self.config.exists():
-                self.check_same(self.read_config(), content)
-
-    def _hold(self) -> None:
-        """Keep other processes of this machine out of the folder until `release`, or the end of this one."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
+            raise ConfigError(f"{self.path} is a file; give a folder", field="out")
+        if self._is_empty():
             return
-        self._held = os.open(self.path, os.O_RDONLY)
-        for attempt in range(_PATIENCE):  # a killed process's children live on for a few seconds
-            try:
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not attempt:
-                    say(f"another process trains {self.path}; waiting up to {_PATIENCE} s for its end")
-                time.sleep(1)
-            except OSError:  # a file system without locks
-                return
-            else:
-                return
-        self.release()
-        raise ConfigError(f"--out: another process trains {self.path}; wait for its end, or give another folder")
+        if not resume:
+            started = self.finished or self._has_checkpoint()
+            why = "" if started else "; it has no checkpoint yet, so `resume` starts from the beginning"
+            raise ConfigError(
+                f"{self.path} exists; add `resume` to continue that run, or give another folder{why}", field="out"
+            )
+        if self.config.exists():
+            self.check_same(self.settings(), settings)
+        elif not self._has_checkpoint():
+            raise ConfigError(f"{self.path} does not contain a run; give another folder", field="out")
 
-    def release(self) -> None:
-        """Let other processes train in the folder."""
-        if self._held is not None:
-            import fcntl
+    def _is_empty(self) -> bool:
+        """Whether nothing was written: a process may have been killed while it wrote its first file."""
+        entries = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
+        return entries <= {"config.json.partial", "state"} and not self._has_checkpoint()
 
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(self._held, fcntl.LOCK_UN)  # closing alone would not: children have it open as well
-            os.close(self._held)
-            self._held = None
+    def _has_checkpoint(self) -> bool:
+        return any(path.name.isdigit() for path in self.state.glob("*"))
 
-    def check_same(self, before: dict[str, Any], content: dict[str, Any]) -> None:
-        """Refuse to go on with a run of other settings or other data.
+    def acquire(self, timeout: float | None = LOCK_TIMEOUT) -> None:
+        """Keep other processes out of this folder until `release`, or until this process ends, however it ends.
+
+        A process may acquire the lock several times. On a file system without locks this does nothing.
 
         Args:
-            before: what `describe` said when the run was begun.
-            content: what it says now.
+            timeout: seconds to wait for another process; None waits until it ends.
+
+        Raises:
+            ConfigError: if the folder is still in use then, or cannot be created.
         """
-        found = differences(before["train"], content["train"])
-        if before["data"].get("fingerprint") != content["data"]["fingerprint"]:
-            found.append("the data: its content or splits differ")
+        try:
+            self.state.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written ({error})", field="out") from error
+        with suppress(NotImplementedError, OSError):  # a file system without locks
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                limit = "" if timeout is None else f" up to {timeout:g} s"
+                say(f"another process is training {self.path}; waiting{limit} for it to end")
+                try:
+                    self._lock.acquire(timeout=-1 if timeout is None else timeout, poll_interval=0.5)
+                except Timeout:
+                    raise ConfigError(
+                        f"another process is training {self.path}; wait until it ends, or give another folder",
+                        field="out",
+                    ) from None
+
+    def release(self) -> None:
+        """Undo one `acquire`."""
+        self._lock.release()
+
+    @property
+    def _lock(self) -> FileLock:
+        return FileLock(self.state / "lock", is_singleton=True)  # one object per process and path
+
+    def check_same(self, before: RunSettings, now: RunSettings) -> None:
+        """Raise if a run was begun with other settings or other data."""
+        found = differences(before.train, now.train)
+        if before.data.fingerprint != now.data.fingerprint:
+            found.append("the content or the splits of the data differ")
         if found:
-            raise ConfigError(f"--resume: {self.path} was begun with other settings: {'; '.join(found)}")
+            raise ConfigError(f"{self.path} was begun with other settings: {'; '.join(found)}", field="resume")
 
     def keep_metrics(self, epochs: int) -> None:
-        """Drop lines of epochs that a resumed run does again."""
-        before = self.metrics.read_bytes() if self.metrics.exists() else b""
+        """Drop the lines of epochs that a resumed run repeats."""
+        before = self.metrics_file.read_bytes() if self.metrics_file.exists() else b""
         lines = [line for line in self._metrics_lines() if json.loads(line)["epoch"] <= epochs]
         kept = "".join(line + "\n" for line in lines).encode()
         if kept != before:
-            checkpoint.write_atomically(self.metrics, kept)
+            write_atomically(self.metrics_file, kept)
 
     def _metrics_lines(self) -> list[str]:
-        """The whole lines; one that was cut off by the end of a process is left out."""
-        if not self.metrics.exists():
+        if not self.metrics_file.exists():
             return []
-        return [line for line in self.metrics.read_text(errors="replace").split("\n") if _is_entry(line)]
+        return [line for line in self.metrics_file.read_text(errors="replace").split("\n") if _is_entry(line)]
 
-    def add_metrics(self, entry: dict[str, Any]) -> None:
-        """Append an epoch's line and flush it."""
+    def add_metrics(self, entry: EpochEntry) -> None:
+        """Append the line of an epoch and flush it to the disk."""
+        content = {key: value for key, value in encode(entry).items() if value not in (None, {})}
         try:
-            with open(self.metrics, "a") as file:
-                file.write(json.dumps(_finite(entry), allow_nan=False) + "\n")
+            with open(self.metrics_file, "a") as file:
+                file.write(json.dumps(content, allow_nan=False) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             good = checkpoint.last_good(self.state)
             raise checkpoint.CheckpointError(
-                f"{self.metrics} could not be written ({error}); the last good checkpoint is {good}"
+                f"{self.metrics_file} could not be written ({error}); the last good checkpoint is {good}"
             ) from error
 
-    def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> dict[str, Any]:
-        """Write the weights, then the result, then drop what was for resuming; the result as it was written.
+    def finish(self, tensors: Mapping[str, Tensor], result: Result) -> Result:
+        """Write the weights and then the result, and delete the checkpoints; returns the result as written.
 
         Raises:
-            CheckpointError: where they cannot be written, such as on a full disk.
+            CheckpointError: if they cannot be written, for example because the disk is full.
         """
         try:
-            checkpoint.write_tensors(self.model, tensors)
-            result = {**result, "model_sha256": checkpoint.sha256(self.model)}
-            checkpoint.write_atomically(self.result, json.dumps(result, indent=1).encode())
+            write_tensors(self.model, tensors)
+            result = replace(result, model_sha256=sha256(self.model))
+            write_atomically(self.result_file, json.dumps(encode(result), indent=1).encode())
         except OSError as error:
             raise checkpoint.CheckpointError(
                 f"the trained model could not be written to {self.path} ({error}); the last good checkpoint is "
-                f"{checkpoint.last_good(self.state)}: make room, and go on with --resume"
+                f"{checkpoint.last_good(self.state)}: free some space and continue with `resume`"
             ) from error
         self.drop_state()
         return result
 
     def drop_state(self) -> None:
-        """Delete what was for resuming."""
+        """Delete the checkpoints."""
         shutil.rmtree(self.state, ignore_errors=True)
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
-    """A finished run as a `TransNet` in eval mode on the CPU.
+    """Load a finished run as a `TransNet`, in evaluation mode on the CPU.
 
     Args:
         path: the run's folder.
-        model: the backbone with any weights, where the run's was not one of `transnet.backbones`.
+        model: the backbone with any weights; needed if the run's backbone is not one of `transnet.backbones`.
     """
     run = Run(path)
-    content = run.read_config()
-    if model is None and content["train"].get("model") == CUSTOM:
-        raise ConfigError(f"{run.path}: was trained from a model of your own; give it as load(path, model=…)")
-    about = of_run(content, run.config, named=model is None)
+    settings = run.settings()
+    if model is None and settings.train.model == CUSTOM:
+        raise FileError(f"{run.path} was trained from a model of your own; give it as load(path, model=…)")
+    about = Description.of_run(settings, str(run.config))
     if not run.model.is_file():
-        hint = "its result was kept without: train it again in another folder"
-        raise ConfigError(
-            f"{run.model} does not exist; {hint if run.finished else 'the run is not finished: go on with --resume'}"
+        hint = "only its result was kept: train it again in another folder"
+        raise FileError(
+            f"{run.model} does not exist; {hint if run.finished else 'the run is not finished: continue with `resume`'}"
         )
-    expected = run.read_result().get("model_sha256") if run.finished else None
-    if expected and checkpoint.sha256(run.model) != expected:
-        raise ConfigError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result})")
+    expected = run.result().model_sha256 if run.finished else ""
+    if expected and sha256(run.model) != expected:
+        raise FileError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result_file})")
     what = about.model if model is None else type(model).__name__
     return cast(TransNet, load_weights(run.model, lambda: about.build(model), what))
-
-
-def _finite(value: Any) -> Any:
-    """As JSON can say it: a number that is not finite is null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_entry(line: str) -> bool:

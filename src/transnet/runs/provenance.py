@@ -10,31 +10,31 @@ from typing import Any
 
 from transnet.data import DataSet
 from transnet.runs import recipes
-from transnet.runs.config import TrainConfig, data_name, from_dict, to_dict
+from transnet.runs.config import TrainConfig, data_name
+from transnet.runs.records import DataDescription, RunSettings, SplitSizes
 
 
-def describe(config: TrainConfig, data: DataSet) -> dict[str, Any]:
-    """The content of ``config.json``."""
-    # Where on a machine the folder lies is no part of a run.
+def describe(config: TrainConfig, data: DataSet) -> RunSettings:
+    """Return the content of ``config.json``."""
+    # A run does not depend on the folder in which it is on this machine.
     out = Path(config.out).name if Path(config.out).is_absolute() else config.out
-    return {
-        "schema": 1,
-        "train": to_dict(dataclasses.replace(config, out=out, resume=False)),
-        "data": {
-            "name": data.name,
-            "classes": list(data.classes),
-            "channels": data.channels,
-            "image_size": data.image_size,
-            "stored_size": data.stored_size,
-            "mean": list(data.mean),
-            "std": list(data.std),
-            "flip": data.augmentation.flip if config.flip is None else config.flip,
-            "pad": data.augmentation.pad if config.pad is None else config.pad,
-            "sizes": {"train": len(data.train), "val": len(data.val) if data.val else 0, "test": len(data.test)},
-            "skipped": list(data.skipped),
-            "fingerprint": data.fingerprint,
-        },
-    }
+    return RunSettings(
+        train=dataclasses.replace(config, out=out, resume=False),
+        data=DataDescription(
+            name=data.name,
+            classes=tuple(data.classes),
+            channels=data.channels,
+            image_size=data.image_size,
+            stored_size=data.stored_size,
+            mean=tuple(data.mean),
+            std=tuple(data.std),
+            flip=data.augmentation.flip if config.flip is None else config.flip,
+            pad=data.augmentation.pad if config.pad is None else config.pad,
+            sizes=SplitSizes(len(data.train), len(data.val) if data.val else 0, len(data.test)),
+            skipped=tuple(data.skipped),
+            fingerprint=data.fingerprint,
+        ),
+    )
 
 
 def command(config: TrainConfig, defaults: dict[str, Any]) -> str:
@@ -55,16 +55,15 @@ def command(config: TrainConfig, defaults: dict[str, Any]) -> str:
     return " ".join(words)
 
 
-def command_elsewhere(settings: dict[str, Any], name: str) -> str:
+def command_elsewhere(config: TrainConfig, name: str) -> str:
     """The command that does a run again on another machine.
 
     Where its data and its folder lay, and how it was watched and saved, is no part of it.
 
     Args:
-        settings: the run's, as `transnet.runs.config.to_dict` gives them.
+        config: the run's settings.
         name: of the folder to suggest.
     """
-    config = from_dict(settings)
     neutral = dataclasses.replace(
         config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,
         tensorboard=True, device="auto",

@@ -7,9 +7,11 @@
 - ``result.json``: `Result`
 """
 
+import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -41,17 +43,36 @@ def decode(kind: type[T], content: object, source: str) -> T:
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        raise FileError(f"{source} is damaged or of another kind: {error}") from None
+        raise FileError(f"{source}: {_explained(str(error), kind, content)}") from None
+
+
+def _explained(error: str, kind: Any, content: Any) -> str:
+    """Add what was given, and the known values of a choice, to a message such as ``Expected `int` - at `$.n` ``."""
+    reason, _, path = error.partition(" - at `$")
+    path = path.rstrip("`").removeprefix(".")
+    try:
+        for part in re.findall(r"\w+", path):
+            content = content[int(part)] if isinstance(content, list | tuple) else content[part]
+            hint = get_type_hints(kind).get(part) if dataclasses.is_dataclass(kind) else None
+            kind = next((option for option in get_args(hint) if dataclasses.is_dataclass(option)), hint)
+    except (KeyError, IndexError, ValueError, TypeError):
+        return error
+    if not path:
+        return reason
+    known = f"; known are {' '.join(map(str, get_args(kind)))}" if get_origin(kind) is Literal else ""
+    shown = "" if isinstance(content, Mapping) else f" is {content!r:.80}"
+    return f"{path}{shown}: {reason[:1].lower()}{reason[1:]}{known}"
 
 
 def encode(record: object) -> dict[str, Any]:
     """Turn a record into JSON content. Numbers that are not finite become null, because JSON cannot hold them."""
-    return {key: _finite(value) for key, value in msgspec.to_builtins(record).items()}
+    content: dict[str, Any] = _finite(msgspec.to_builtins(record))
+    return content
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items() if key != "classes" or item}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and value - value != 0 else value
@@ -60,8 +81,7 @@ def _finite(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ scores
 
 
-@dataclass(frozen=True)
-class ClassRecall:
+class ClassRecall(msgspec.Struct, frozen=True, rename={"name": "class"}):
     """One class of a split.
 
     Attributes:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from transnet.runs.config import ConfigError
+from transnet.errors import FileError
 
 # A network of ten thousand tensors has a header of about 1 MB.
 LONGEST_HEADER = 16 * 2**20
@@ -36,7 +36,7 @@ def load_weights(
         finish: changes the built model as a fold does: kernels may turn, and ``folded_pads`` join its names.
 
     Raises:
-        ConfigError: where the file is damaged, does not fit the model or holds values that are not finite.
+        FileError: where the file is damaged, does not fit the model or holds values that are not finite.
     """
     found = read_shapes(path)
     try:
@@ -45,7 +45,7 @@ def load_weights(
     except ValueError:
         raise
     except Exception as error:  # a library's own reasons why these settings make no network
-        raise ConfigError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
+        raise FileError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
     wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in blank.items()}
     if finish is None:
         compare_shapes(path, found, wanted, what)
@@ -58,7 +58,7 @@ def load_weights(
     try:
         model.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
-        raise ConfigError(f"{path} does not fit {what}: {str(error).splitlines()[-1].strip()}") from error
+        raise FileError(f"{path} does not fit {what}: {str(error).splitlines()[-1].strip()}") from error
     return model.eval()
 
 
@@ -72,24 +72,24 @@ def read_shapes(path: Path) -> Shapes:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist or is not a file; a model's weights are needed there")
+        raise FileError(f"{path} does not exist or is not a file; a model's weights are needed there")
     size = path.stat().st_size
     with open(path, "rb") as file:
         start = file.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
     if len(start) < 8 or length + 8 > size:
-        raise ConfigError(f"{path} is damaged: a header of {length:,} bytes in a file of {size:,}")
+        raise FileError(f"{path} is damaged: a header of {length:,} bytes in a file of {size:,}")
     if length > LONGEST_HEADER:
-        raise ConfigError(f"{path}: a header of {length:,} bytes; at most {LONGEST_HEADER:,} are read")
+        raise FileError(f"{path}: a header of {length:,} bytes; at most {LONGEST_HEADER:,} are read")
     try:
         with safe_open(str(path), framework="pt") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             known = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
     except (SafetensorError, ValueError, TypeError, OverflowError, OSError) as error:
-        raise ConfigError(f"{path} is damaged ({error})") from error
+        raise FileError(f"{path} is damaged ({error})") from error
     for name, (_, kind) in known.items():
         if kind not in _TYPES:
-            raise ConfigError(f"{path}: {name!r} is of type {kind}; known are {' '.join(_TYPES)}")
+            raise FileError(f"{path}: {name!r} is of type {kind}; known are {' '.join(_TYPES)}")
     return {name: (shape, _TYPES[kind]) for name, (shape, kind) in known.items()}
 
 
@@ -107,7 +107,7 @@ def compare_shapes(path: Path, found: Shapes, wanted: Shapes, what: str) -> None
             wrong.append(f"{name!r} is {given_kind}, the model's is {kind}")
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise ConfigError(f"{path} does not fit {what}: {wrong[0]}{more}")
+        raise FileError(f"{path} does not fit {what}: {wrong[0]}{more}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -118,8 +118,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors = load_file(path)
     except (SafetensorError, ValueError, RuntimeError, OSError) as error:
-        raise ConfigError(f"{path} is damaged ({error})") from error
+        raise FileError(f"{path} is damaged ({error})") from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise ConfigError(f"{path}: {name!r} holds NaN or infinite values; the training that made it failed")
+            raise FileError(f"{path}: {name!r} holds NaN or infinite values; the training that made it failed")
     return tensors

@@ -24,11 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transnet.data import DataError
+from transnet.errors import ConfigError, DataError
 from transnet.model import TransNet
-from transnet.runs.checkpoint import write_atomically, write_tensors
-from transnet.runs.config import ConfigError
 from transnet.runs.description import PREPROCESSING, Description
+from transnet.runs.files import write_atomically, write_tensors
 from transnet.runs.folder import load
 from transnet.ship.models import model_of, open_model
 from transnet.ship.prune import network_of_run
@@ -79,10 +78,10 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
     """
     target = Path(out).absolute()
     if target.resolve() == Path.cwd():
-        raise ConfigError(f"--out: {target} is the folder you are in; give one to be made")
+        raise ConfigError(f"{target} is the folder you are in; give one to be made", field="out")
     # Not Path.exists, which raises under a folder that may not be entered: what cannot be made is said below.
     if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"--out: {target} exists; give another folder")
+        raise ConfigError(f"{target} exists; give another folder", field="out")
     network, about = network_of_run(path, head)
     images, real = _images(path, network, about)
     net = load(path)
@@ -100,7 +99,7 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
         os.replace(partial, target)
     except OSError as error:
         reason = error.strerror or error  # without the partial folder's name, which nobody gave
-        raise ConfigError(f"--out: {target} cannot be written ({reason}); give another folder") from error
+        raise ConfigError(f"{target} cannot be written ({reason}); give another folder", field="out") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Export(Path(out) / f"model.{format}", about, difference, same, len(images), real)

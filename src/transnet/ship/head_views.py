@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from transnet import d4
-from transnet.data import DataError
 from transnet.data.decode import Pixels, decode_image
 from transnet.early_exit import lead
+from transnet.errors import DataError
 from transnet.ship.models import Model
 from transnet.ship.predict import head_names
 

@@ -14,10 +14,11 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin
 from torch import Tensor, nn
 
-from transnet.runs.config import ConfigError
+from transnet.errors import FileError
 from transnet.runs.description import Description
 from transnet.runs.folder import Run
 from transnet.runs.provenance import command_elsewhere
+from transnet.runs.records import Result, Score
 from transnet.ship.export import write_safetensors
 from transnet.ship.models import download, open_model
 from transnet.ship.predict import head_names
@@ -33,7 +34,7 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
         result: the run's ``result.json``, for the model card.
     """
 
-    def __init__(self, network: nn.Module, about: Description, result: dict[str, Any] | None = None) -> None:
+    def __init__(self, network: nn.Module, about: Description, result: Result | None = None) -> None:
         self.network, self.about, self.result = network.eval(), about, result
 
     @classmethod
@@ -45,7 +46,7 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
             head: as for ``transnet prune``: a head's name, ``best``, or ``all`` for the full model.
         """
         network, about = network_of_run(path, head)
-        return cls(network, about, Run(path).read_result())
+        return cls(network, about, Run(path).result())
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the network gives for normalised images."""
@@ -69,7 +70,7 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
             folder = download(f"hf:{pretrained_model_name_or_path}", **options)
         model = open_model(folder)
         if model.network is None:
-            raise ConfigError(f"{folder}: has no model.safetensors; from_pretrained reads no other format")
+            raise FileError(f"{folder}: has no model.safetensors; from_pretrained reads no other format")
         return cls(model.network, model.about)
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
@@ -77,7 +78,7 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
         return ModelCard(card_text(self.about, self.result, kwargs.get("repo_id") or "owner/name"))
 
 
-def card_text(about: Description, result: dict[str, Any] | None, repository: str) -> str:
+def card_text(about: Description, result: Result | None, repository: str) -> str:
     """The text of a model card; scores only where there is a result.
 
     Args:
@@ -109,32 +110,32 @@ def card_text(about: Description, result: dict[str, Any] | None, repository: str
     return "\n".join(parts)
 
 
-def _how_trained(result: dict[str, Any] | None) -> str:
+def _how_trained(result: Result | None) -> str:
     if result is None:
         return ""
-    return ", trained with TransNet" if len(result["test"]["heads"]) > 1 else ", trained plainly"
+    return ", trained with TransNet" if len(result.test.heads) > 1 else ", trained plainly"
 
 
-def _scores(about: Description, result: dict[str, Any]) -> list[str]:
-    test, config = result["test"], result["config"]
-    names = [f"head {name}" for name in head_names([head["name"] for head in test["heads"]])]
-    rows = dict(zip(names, test["heads"], strict=True))
+def _scores(about: Description, result: Result) -> list[str]:
+    test, config = result.test, result.config
+    names = [f"head {name}" for name in head_names([head.name for head in test.heads])]
+    rows: dict[str, Score] = dict(zip(names, test.heads, strict=True))
     if len(rows) > 1:
-        rows = {"full": test["full"], **rows}
+        rows = {"full": test.full, **rows}
     own = "full" if about.kind == "full" and len(rows) > 1 else f"head {about.transforms[0]}"
     lines = ["## Results\n", "| on the test set | accuracy % | loss | passes | n |", "|---|---|---|---|---|"]
     for name, entry in rows.items():
         shown = f"**{name}** (this model)" if name == own else name
-        cells = f"{100 * entry['accuracy']:.2f} | {entry['loss']:.4f} | {entry['passes']} | {entry['n']:,}"
-        lines.append(f"| {shown} | {cells} |")
-    cost = result["cost"]
+        loss = "–" if entry.loss is None else f"{entry.loss:.4f}"
+        lines.append(f"| {shown} | {100 * entry.accuracy:.2f} | {loss} | {entry.passes} | {entry.n:,} |")
+    cost = result.cost
     lines.append(
-        f"\nOne run on {config['data']['name']}, seed {config['train']['seed']}: {cost['train_passes']:,} training "
-        f"passes in {result['train_seconds']:.0f} s on {result['device']}, {cost['parameters']:,} parameters"
+        f"\nOne run on {config.data.name}, seed {config.train.seed}: {cost.train_passes:,} training "
+        f"passes in {result.train_seconds:.0f} s on {result.device}, {cost.parameters:,} parameters"
         f"{' with all heads' if len(rows) > 1 else ''}. Tested on the image alone.\n"
     )
-    name = Path(config["train"]["out"]).name
-    return [*lines, f"```\n{command_elsewhere(config['train'], name)}\n```\n"]
+    name = Path(config.train.out).name
+    return [*lines, f"```\n{command_elsewhere(config.train, name)}\n```\n"]
 
 
 def _usage(about: Description, repository: str) -> str:

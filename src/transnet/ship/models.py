@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from transnet.data.augment import View
 from transnet.data.decode import Pixels, decode_image, square, to_grey, with_channels
+from transnet.errors import FileError
 from transnet.model import TransNet
-from transnet.runs.config import ConfigError
-from transnet.runs.description import Description, of_export, of_run, read_json
-from transnet.runs.folder import load
+from transnet.runs.description import Description
+from transnet.runs.files import read_json
+from transnet.runs.folder import Run, load
 from transnet.runs.weights import load_weights
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
@@ -87,7 +88,7 @@ def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Mod
         device: where to compute; ONNX files run on the CPU.
 
     Raises:
-        ConfigError: where there is no model, or it is damaged, or its parts do not fit each other.
+        FileError: where there is no model, or it is damaged, or its parts do not fit each other.
     """
     text = str(source)
     if text.startswith("hf:"):
@@ -96,19 +97,19 @@ def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Mod
     if path.is_dir():
         return _open_folder(path, text, device)
     if path.suffix in _PICKLES:
-        raise ConfigError(
+        raise FileError(
             f"{path}: loading a {path.suffix} file can run code in it, so it is not opened; give the run, or export it "
-            "with --format safetensors or onnx"
+            "with `format` safetensors or onnx"
         )
     if not path.exists():
-        raise ConfigError(f"{path} does not exist; {_KINDS}")
+        raise FileError(f"{path} does not exist; {_KINDS}")
     if path.suffix == ".onnx":
         return _open_onnx(path)
     if path.suffix == ".safetensors":
-        raise ConfigError(f"{path}: weights alone, without classes and preprocessing; give their folder, {path.parent}")
+        raise FileError(f"{path}: weights alone, without classes and preprocessing; give their folder, {path.parent}")
     if path.suffix in (".json", ".jsonl") and (path.parent / "config.json").is_file():
-        raise ConfigError(f"{path} is a file; give its folder, {path.parent}")
-    raise ConfigError(f"{path}: not a model; {_KINDS}")
+        raise FileError(f"{path} is a file; give its folder, {path.parent}")
+    raise FileError(f"{path}: not a model; {_KINDS}")
 
 
 _KINDS = "a model is a run's folder, an exported folder, an .onnx file or hf:owner/name"
@@ -122,8 +123,8 @@ def _open_folder(path: Path, source: str, device: str | torch.device) -> Model:
         return open_model(path / "model.pt2")
     content = read_json(config, _KINDS)
     if "train" in content:
-        return model_of(load(path).to(device), of_run(content, config), source)
-    about = of_export(content, config)
+        return model_of(load(path).to(device), Description.of_run(Run(path).settings(), str(config)), source)
+    about = Description.of_export(content, str(config))
     return model_of(load_network(weights, about).to(device), about, source)
 
 
@@ -171,14 +172,14 @@ def download(source: str, **options: Any) -> Path:
 
     name = source.removeprefix("hf:")
     if not _REPOSITORY.fullmatch(name) or ".." in name:
-        raise ConfigError(f"{source}: not a repository; hf:owner/name or hf:owner/name@revision is needed")
+        raise FileError(f"{source}: not a repository; hf:owner/name or hf:owner/name@revision is needed")
     repository, _, revision = name.partition("@")
     if revision:
         options["revision"] = revision
     try:
         folder = snapshot_download(repository, allow_patterns=["config.json", "model.safetensors"], **options)
     except RepositoryNotFoundError:
-        raise ConfigError(f"{source}: the Hub has no such model, or it is private and you are not logged in") from None
+        raise FileError(f"{source}: the Hub has no such model, or it is private and you are not logged in") from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigError(f"{source} could not be downloaded ({str(error).splitlines()[0]})") from None
+        raise FileError(f"{source} could not be downloaded ({str(error).splitlines()[0]})") from None
     return Path(folder)

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transnet.runs.config import ConfigError
-from transnet.runs.description import Description, of_export, parse_json
+from transnet.errors import FileError
+from transnet.runs.description import Description
+from transnet.runs.files import parse_json
 
 KEY = "transnet"
 LARGEST_FILE = 2**31 - 1
@@ -31,25 +32,23 @@ def open_graph(path: Path) -> tuple[Description, Callable[[Tensor], Tensor]]:
     """A file's description, and the function from normalised images to logits (B, m, K).
 
     Raises:
-        ConfigError: where the file is damaged, not an export of TransNet, or not safe to run.
+        FileError: where the file is damaged, not an export of TransNet, or not safe to run.
     """
     onnx, runtime = _libraries()
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist or is not a file; an .onnx file is needed")
+        raise FileError(f"{path} does not exist or is not a file; an .onnx file is needed")
     size = path.stat().st_size
     if size > LARGEST_FILE:
-        raise ConfigError(f"{path}: {size:,} bytes; an ONNX file has at most {LARGEST_FILE:,}")
+        raise FileError(f"{path}: {size:,} bytes; an ONNX file has at most {LARGEST_FILE:,}")
     content = path.read_bytes()
     try:
         proto = onnx.load_model_from_string(content)
     except Exception as error:  # whatever a damaged file makes its parser raise
-        raise ConfigError(f"{path} is damaged: not an ONNX file ({error})") from None
+        raise FileError(f"{path} is damaged: not an ONNX file ({error})") from None
     described = {entry.key: entry.value for entry in proto.metadata_props}
     if KEY not in described:
-        raise ConfigError(
-            f"{path}: says nothing of classes and preprocessing; export it with transnet prune --format onnx"
-        )
-    about = of_export(parse_json(described[KEY], f"{path}: its metadata"), path)
+        raise FileError(f"{path}: says nothing of classes and preprocessing; export it with `transnet prune` as onnx")
+    about = Description.of_export(parse_json(described[KEY], f"{path}: its metadata"), str(path))
     _check_graph(proto, path, onnx)
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # its complaints are raised as errors
@@ -57,7 +56,7 @@ def open_graph(path: Path) -> tuple[Description, Callable[[Tensor], Tensor]]:
     try:
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ConfigError(f"{path}: ONNX Runtime cannot run it ({_first_line(error)})") from None
+        raise FileError(f"{path}: ONNX Runtime cannot run it ({_first_line(error)})") from None
     _check_ends(session, about, path)
     whole = about.kind == "full"
 
@@ -66,11 +65,11 @@ def open_graph(path: Path) -> tuple[Description, Callable[[Tensor], Tensor]]:
         try:
             out = torch.from_numpy(session.run(["heads" if whole else "logits"], given)[0])
         except Exception as error:
-            raise ConfigError(f"{path}: ONNX Runtime failed on the images ({_first_line(error)})") from None
+            raise FileError(f"{path}: ONNX Runtime failed on the images ({_first_line(error)})") from None
         out = out if whole else out[:, None]
         wanted = (len(x), len(about.transforms), len(about.classes))
         if tuple(out.shape) != wanted:
-            raise ConfigError(f"{path}: gives {tuple(out.shape)} for these images; its description promises {wanted}")
+            raise FileError(f"{path}: gives {tuple(out.shape)} for these images; its description promises {wanted}")
         return out
 
     return about, heads
@@ -94,7 +93,7 @@ def write_graph(module: nn.Module, example: Tensor, about: Description, path: Pa
     assert program is not None
     proto = program.model_proto
     if proto.ByteSize() > LARGEST_FILE:
-        raise ConfigError(f"{proto.ByteSize():,} bytes; an ONNX file has at most {LARGEST_FILE:,}: use safetensors")
+        raise FileError(f"{proto.ByteSize():,} bytes; an ONNX file has at most {LARGEST_FILE:,}: use safetensors")
     del proto.metadata_props[:]
     onnx.helper.set_model_props(proto, {KEY: json.dumps(about.to_dict(), sort_keys=True)})
     for node in proto.graph.node:  # where the code lay on this machine is nobody's business
@@ -108,34 +107,34 @@ def _libraries() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError as error:
-        raise ConfigError(f"ONNX needs {error.name}: pip install onnx onnxscript onnxruntime") from None
+        raise FileError(f"ONNX needs {error.name}: pip install onnx onnxscript onnxruntime") from None
     return onnx, onnxruntime
 
 
 def _check_graph(proto: Any, path: Path, onnx: Any) -> None:
     """Refuse what reaches outside of the file, hides code in subgraphs or claims sizes that cannot be."""
     if proto.functions:
-        raise ConfigError(f"{path}: has functions of its own; an export of TransNet has none")
+        raise FileError(f"{path}: has functions of its own; an export of TransNet has none")
     for node in proto.graph.node:
         if node.domain not in _DOMAINS:
-            raise ConfigError(f"{path}: operator {node.op_type!r} of {node.domain!r}; only ONNX's own are run")
+            raise FileError(f"{path}: operator {node.op_type!r} of {node.domain!r}; only ONNX's own are run")
         for attribute in node.attribute:
             for kind, what in (("GRAPH", "a graph"), ("SPARSE_TENSOR", "a sparse tensor")):
                 if attribute.type in (getattr(onnx.AttributeProto, kind), getattr(onnx.AttributeProto, kind + "S")):
-                    raise ConfigError(
+                    raise FileError(
                         f"{path}: operator {node.op_type!r} has {what} inside; an export of TransNet has none"
                     )
     for tensor in _tensors(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
-            raise ConfigError(f"{path}: {tensor.name!r} lies in another file; only weights inside the file are read")
+            raise FileError(f"{path}: {tensor.name!r} lies in another file; only weights inside the file are read")
         if any(side < 0 for side in tensor.dims):
-            raise ConfigError(f"{path}: {tensor.name!r} has sides {list(tensor.dims)}")
+            raise FileError(f"{path}: {tensor.name!r} has sides {list(tensor.dims)}")
         _check_size(list(tensor.dims), tensor.name, path, LARGEST_FILE)
     _for_one_image(proto.graph)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
-        raise ConfigError(f"{path} is damaged: its shapes do not fit ({_first_line(error)})") from None
+        raise FileError(f"{path} is damaged: its shapes do not fit ({_first_line(error)})") from None
     for value in (*inferred.graph.value_info, *inferred.graph.output, *inferred.graph.input):
         sides = [side.dim_value for side in value.type.tensor_type.shape.dim if side.HasField("dim_value")]
         _check_size(sides, value.name, path, LARGEST_TENSOR)
@@ -168,7 +167,7 @@ def _check_size(sides: list[int], name: str, path: Path, most: int) -> None:
     for side in sides:
         product *= max(side, 1)
     if product > most:
-        raise ConfigError(f"{path}: {name!r} claims {'×'.join(map(str, sides))} values; at most {most:,} are plausible")
+        raise FileError(f"{path}: {name!r} claims {'×'.join(map(str, sides))} values; at most {most:,} are plausible")
 
 
 def _check_ends(session: Any, about: Description, path: Path) -> None:
@@ -176,12 +175,12 @@ def _check_ends(session: Any, about: Description, path: Path) -> None:
     sides = [about.channels, about.image_size, about.image_size]
     if len(inputs) != 1 or inputs[0][:2] != ("images", "tensor(float)") or list(inputs[0][2][1:]) != sides:
         wanted = "×".join(map(str, sides))
-        raise ConfigError(f"{path}: takes {inputs}; one input 'images' of (batch, {wanted}) is needed")
+        raise FileError(f"{path}: takes {inputs}; one input 'images' of (batch, {wanted}) is needed")
     if isinstance(inputs[0][2][0], int):
-        raise ConfigError(f"{path}: is fixed to batches of {inputs[0][2][0]}; export it with transnet prune")
+        raise FileError(f"{path}: is fixed to batches of {inputs[0][2][0]}; export it with transnet prune")
     wanted_output = "heads" if about.kind == "full" else "logits"
     if wanted_output not in [entry.name for entry in session.get_outputs()]:
-        raise ConfigError(f"{path}: has no output {wanted_output!r}; export it with transnet prune --format onnx")
+        raise FileError(f"{path}: has no output {wanted_output!r}; export it with `transnet prune` as onnx")
 
 
 def _first_line(error: Exception) -> str:

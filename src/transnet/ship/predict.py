@@ -17,12 +17,11 @@ from typing import Literal, TextIO
 import torch
 from torch import Tensor
 
-from transnet.data import DataError
+from transnet.console import printable, say
 from transnet.data.folder import images_below
 from transnet.early_exit import Auto, calibrate_run, run_heads
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError, DataError
 from transnet.ship.models import Model, open_model
-from transnet.train.progress import printable, say
 
 Format = Literal["table", "jsonl", "csv"]
 
@@ -78,11 +77,13 @@ def predict_files(
     if not words:
         raise ConfigError("predict: no image given; give files, folders, globs, or - for standard input")
     if batch_size < 1:
-        raise ConfigError(f"--batch-size: {batch_size} was given; at least 1 is needed")
+        raise ConfigError(f"{batch_size} was given; at least 1 is needed", field="batch_size")
     if words.count("-") > 1:
         raise ConfigError("predict: - is given twice; standard input holds one image, give - once")
     if data is not None and not isinstance(confidence, Auto):
-        raise ConfigError(f"--data: {data} was given, which only --confidence auto reads; add that, or leave it out")
+        raise ConfigError(
+            f"{data} was given, which only `confidence` auto reads; add that, or leave it out", field="data"
+        )
     if "" in words:  # as of a variable that is not set; as a path it would be the folder one stands in
         raise ConfigError("predict: an empty name is given; give files, folders, globs, or - for standard input")
     found = list(find_images(words))
@@ -113,7 +114,7 @@ def predict(
         batch_size: images at a time.
     """
     if confidence is not None and model.net is None:
-        raise ConfigError(f"--confidence: {_no_heads(model)}")
+        raise ConfigError(f"{_no_heads(model)}", field="confidence")
     stream = iter(images)
     while batch := list(islice(stream, batch_size)):
         x = torch.stack([image for _, image in batch])
@@ -146,13 +147,13 @@ def head_names(transforms: Sequence[str]) -> list[str]:
 
 def _threshold(model: Model, confidence: float | Auto, data: str | None, device: str) -> float:
     if model.net is None:
-        raise ConfigError(f"--confidence: {_no_heads(model)}")
+        raise ConfigError(f"{_no_heads(model)}", field="confidence")
     if not isinstance(confidence, Auto):
         if not 0 <= confidence <= 1:
-            raise ConfigError(f"--confidence: {confidence} was given; a number from 0 to 1 is needed, or auto")
+            raise ConfigError(f"{confidence} was given; a number from 0 to 1 is needed, or auto", field="confidence")
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
-        raise ConfigError(f"--confidence auto: {model.source} is no run, so it has no validation split; give a number")
+        raise ConfigError(f"`confidence` auto: {model.source} is no run, so it has no validation split; give a number")
     within, passes = confidence.within, confidence.passes
     chosen = calibrate_run(model.source, within=within, passes=passes, data=data, device=device)
     say(str(chosen))

@@ -1,12 +1,13 @@
 """A finished run as the network to ship: one head in the model's own place, its transform folded in, or all heads."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 from torch import nn
 
-from transnet.runs.config import ConfigError
-from transnet.runs.description import Description, of_run
+from transnet.errors import ConfigError
+from transnet.runs.description import Description
 from transnet.runs.folder import Run, load
 
 
@@ -23,20 +24,21 @@ def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Descr
             choosing by the test set would make its figures worthless.
     """
     run = Run(path)
-    about = of_run(run.read_config(), run.config)
+    about = Description.of_run(run.settings(), str(run.config))
     chosen = _best(run) if head == "best" else head
     if chosen == "all":
         return load(path), about
     if chosen not in about.transforms:
         known = ["all", *dict.fromkeys(about.transforms)]
-        if run.finished and run.read_result().get("val"):
+        if run.finished and run.result().val:
             known.insert(0, "best")
         if chosen == "r0":  # which nobody need have typed
             raise ConfigError(
-                f"--head: {run.path} has no identity head r0; give --head {' or --head '.join(known)} (the "
-                "transform of a single head is folded into the weights)"
+                f"{run.path} has no identity head r0; give `head` {' or `head` '.join(known)} (the "
+                "transform of a single head is folded into the weights)",
+                field="head",
             )
-        raise ConfigError(f"--head: unknown {head!r}; known are {' '.join(known)}")
+        raise ConfigError(f"unknown {head!r}; known are {' '.join(known)}", field="head")
     network = load(path).prune(chosen, image_size=about.image_size)
     return network.eval(), dataclasses.replace(
         about, kind="pruned", transforms=(chosen,), heads="separate", bn="joint", fold=chosen != "r0"
@@ -44,12 +46,12 @@ def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Descr
 
 
 def _best(run: Run) -> str:
-    val = run.read_result().get("val")
+    val = run.result().val
     if not val:
         raise ConfigError(
-            f"--head best: {run.path} has no validation split to choose by; train with --val-fraction 0.1, "
-            "or name a head"
+            f"{run.path} has no validation split to choose the best by; train with `val_fraction` 0.1, or name a head",
+            field="head",
         )
     # Of several heads of one transform only the first can be kept.
-    first = {entry["name"]: entry for entry in reversed(val["heads"])}
-    return str(min(first.values(), key=lambda entry: entry["loss"])["name"])
+    first = {score.name: score for score in reversed(val.heads)}
+    return min(first.values(), key=lambda score: math.inf if score.loss is None else score.loss).name

@@ -21,12 +21,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from transnet.data import DataError
-from transnet.runs.config import ConfigError
+from transnet.console import say
+from transnet.errors import ConfigError, DataError
 from transnet.ship.head_views import look
 from transnet.ship.models import Model, open_model
 from transnet.ship.predict import head_names
-from transnet.train.progress import say
 
 LARGEST_UPLOAD = 10 * 10**6
 _PATIENCE_S = 20
@@ -48,7 +47,7 @@ def serve(model: str, *, host: str, port: int, confidence: float, device: str = 
     from transnet.train.distributed import World
 
     if not 0 <= confidence <= 1:
-        raise ConfigError(f"--confidence: {confidence} was given; a probability from 0 to 1 is needed")
+        raise ConfigError(f"{confidence} was given; a probability from 0 to 1 is needed", field="confidence")
     server = PageServer(open_model(model, device=find_device(device, World())), host, port, confidence)
     say(f"{server.url}  (stop with Ctrl-C)")
     if not _is_loopback(host):
@@ -84,16 +83,16 @@ class PageServer(ThreadingHTTPServer):
         if ":" in host:
             self.address_family = socket.AF_INET6
         if not host:  # as of a variable that is not set; to the system it would be every address
-            raise ConfigError("--host: none given; 127.0.0.1 answers this machine only, 0.0.0.0 any other too")
+            raise ConfigError("none given; 127.0.0.1 answers this machine only, 0.0.0.0 any other too", field="host")
         if not 0 <= port <= 65535:
             raise ConfigError(
-                f"--port: {port} was given; a number up to 65535 is needed, and --port 0 takes any free one"
+                f"{port} was given; a number up to 65535 is needed, and `port` 0 takes any free one", field="port"
             )
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
             hint = "; --port 0 takes any free one" if error.errno == errno.EADDRINUSE else ""
-            raise ConfigError(f"--host {host} --port {port}: {error}{hint}") from None
+            raise ConfigError(f"`host` {host} `port` {port}: {error}{hint}") from None
         self.everywhere = str(self.server_address[0]) in ("0.0.0.0", "::")
         name = f"[{host}]" if ":" in host else host.lower()
         self.names = {name}

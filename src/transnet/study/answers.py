@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from transnet.data import DataSet
-from transnet.runs.checkpoint import write_tensors
+from transnet.runs.files import write_tensors
 from transnet.runs.folder import Run
 from transnet.study.plan import MEMBERS_OF, parse_name
 from transnet.train.evaluate_runs import collect
@@ -46,7 +46,7 @@ def can_answer(run: Path) -> bool:
     folder = Run(run)
     if not folder.finished or folder.model.exists():
         return True
-    return kept_answers(run, folder.read_result().get("model_sha256", "")) is not None
+    return kept_answers(run, folder.result().model_sha256) is not None
 
 
 def keep_answers(run: Path, data: DataSet, *, device: str = "auto") -> Answers:
@@ -61,7 +61,7 @@ def keep_answers(run: Path, data: DataSet, *, device: str = "auto") -> Answers:
     answers = Answers(said.views[-1][:, said.transforms.index("r0")].contiguous(), said.labels, len(said.views))
     file = _file(run)
     file.parent.mkdir(parents=True, exist_ok=True)
-    marks = {"mark": Run(run).read_result()["model_sha256"], "passes": str(answers.passes)}
+    marks = {"mark": Run(run).result().model_sha256, "passes": str(answers.passes)}
     write_tensors(file, {"logits": answers.logits, "labels": answers.labels}, metadata=marks)
     return answers
 

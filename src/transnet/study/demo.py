@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from transnet.console import counted, say
 from transnet.runs.config import TrainConfig, configured
+from transnet.runs.records import encode
 from transnet.study.plan import KINDS as STUDIED
 from transnet.study.statistics import difference, mean_and_error
 from transnet.train.interrupt import Stopped
-from transnet.train.progress import counted, say
 from transnet.train.trainer import train
 
 # A gain is held against base trained for as many passes.
@@ -71,7 +72,7 @@ def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[
                 bar.update(task, description=f"training {kind.full}, seed {seed}")
                 out = folder / f"{kind.transforms.replace(',', '-')}-{kind.epochs * epochs}-{seed}"
                 result = train(_config(out, kind.transforms, seed, train_fraction, kind.epochs * epochs), quiet=True)
-                rows.append({"kind": kind.full, "seed": seed, "result": result})
+                rows.append({"kind": kind.full, "seed": seed, "result": encode(result)})
                 bar.advance(task)
     return rows
 

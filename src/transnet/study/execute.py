@@ -100,7 +100,7 @@ class _Running:
     @property
     def has_trained(self) -> bool:
         """Whether an epoch is over since it began, after which it has all the memory that it needs."""
-        metrics = Run(self.run.config.out).metrics
+        metrics = Run(self.run.config.out).metrics_file
         return metrics.exists() and metrics.stat().st_mtime > self.begun
 
 

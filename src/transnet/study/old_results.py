@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from transnet.runs.checkpoint import write_atomically
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError
 from transnet.runs.folder import Run
+from transnet.runs.records import encode
 from transnet.study.plan import KINDS, Study, parse_name
 
 ORDER = tuple(KINDS)
-_EVERY_RESULT = {"config", "test", "cost", "train_seconds"}
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,8 @@ def read_folder(out: str | Path) -> list[Group]:
             continue
         name, kind, seed = found
         group = groups.setdefault(name, Group(name, failed=list(notes.get(name, {}).get("failed", ()))))
-        result = Run(path).read_result()
-        if not result.keys() >= _EVERY_RESULT:
-            raise ConfigError(f"{Run(path).result} is damaged; remove the run's folder and train it again")
-        run = FinishedRun(path.name, kind, seed, path, result, Run(path).read_metrics())
+        result = encode(Run(path).result())
+        run = FinishedRun(path.name, kind, seed, path, result, [encode(entry) for entry in Run(path).metrics()])
         group.runs.setdefault(kind, []).append(run)
     if not groups:
         raise ConfigError(f"{folder}: no finished run of a study in it; make one with `transnet reproduce --out`")

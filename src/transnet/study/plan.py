@@ -7,15 +7,16 @@ only more folders. A run knows its data by name, not by place: a study can go on
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from transnet.errors import ConfigError
 from transnet.runs import recipes
-from transnet.runs.config import ConfigError, TrainConfig, data_name, differences, from_dict, to_dict
+from transnet.runs.config import TrainConfig, data_name, differences, from_dict
 
 Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "invariance", "taught", "all"]
 
@@ -117,9 +118,11 @@ class Study:
         for name in ("seeds", "epochs", "jobs"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"--{name}: {value} was given; at least 1 is needed")
+                raise ConfigError(f"{value} was given; at least 1 is needed", field=name)
         if self.on == "ray" and self.jobs and self.device == "cpu":
-            raise ConfigError("--jobs: on Ray a run on the CPU takes one core; leave it out, or give --device cuda")
+            raise ConfigError(
+                "on Ray a run on the CPU takes one core; leave it out, or give `device` cuda", field="jobs"
+            )
 
     @property
     def group(self) -> str:
@@ -230,10 +233,12 @@ def _check_settings(run: PlannedRun) -> None:
     folder = Run(run.config.out)
     if not folder.config.exists():
         return
-    before, now = folder.read_config().get("train", {}), to_dict(run.config)
-    now["model"] = now["model"] or before.get("model")
+    before, now = folder.settings().train, run.config
+    now = replace(now, model=now.model or before.model)
     times = KINDS[run.kind].epochs
-    if "epochs" in before and before["epochs"] % times == 0:  # said as they were asked for: those of the base
-        before, now = ({**settings, "epochs": settings["epochs"] // times} for settings in (before, now))
+    if before.epochs % times == 0:  # in the units that the user gives: epochs of the baseline
+        before, now = (replace(settings, epochs=settings.epochs // times) for settings in (before, now))
     if found := differences(before, now):
-        raise ConfigError(f"--out: {folder.path} was begun with other settings: {'; '.join(found)}; give another --out")
+        raise ConfigError(
+            f"{folder.path} was begun with other settings: {'; '.join(found)}; give another `out`", field="out"
+        )

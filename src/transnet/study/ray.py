@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from transnet.data.catalog import NAMED
-from transnet.runs.config import ConfigError, TrainConfig
+from transnet.errors import ConfigError
+from transnet.runs.config import TrainConfig
 from transnet.study.plan import PlannedRun, Study
 from transnet.study.worker import TOLD, train_alone
 
@@ -31,14 +32,14 @@ class Cluster:
         try:
             import ray
         except ImportError:
-            raise ConfigError("--on ray: Ray is not installed; pip install ray") from None
+            raise ConfigError("`on` ray: Ray is not installed; pip install ray") from None
         self._ray = ray
         self._own = not ray.is_initialized()
         if self._own:
             ray.init(log_to_driver=False, configure_logging=False)
         gpus = ray.cluster_resources().get("GPU", 0) if study.device != "cpu" else 0
         if study.device.startswith("cuda") and not gpus:
-            raise ConfigError("--device: cuda was given; no node of the cluster has a GPU")
+            raise ConfigError("cuda was given; no node of the cluster has a GPU", field="device")
         self._at_once = study.jobs or 1 if gpus else 1
         needs = {"num_gpus": 1 / self._at_once, "num_cpus": 1} if gpus else {"num_cpus": 1}
         # An error of the run itself would come again; only deaths are tried again.

@@ -7,8 +7,8 @@ from transnet import backbones
 from transnet.data import open_data
 from transnet.data.catalog import NAMED
 from transnet.data.download import data_folder
+from transnet.errors import ConfigError
 from transnet.report.page import write_report
-from transnet.runs.config import ConfigError
 from transnet.runs.folder import Run
 from transnet.study.execute import Here, Outcome, Place, execute, start_server
 from transnet.study.old_results import note_study
@@ -38,7 +38,7 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
     try:
         Path(study.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--out: {study.out} cannot be made ({error.strerror}); give another folder") from None
+        raise ConfigError(f"{study.out} cannot be made ({error.strerror}); give another folder", field="out") from None
     outcome = execute(runs, _place(study), quiet=quiet)
     note_study(study, outcome.failed)
     if outcome.stopped or len(outcome.failed) == len(runs):
@@ -50,7 +50,7 @@ def _check_folder(out: Path) -> None:
     """A study goes into a folder of its own, not among the files of a run or of anything else."""
     ours = ("runs", "logs", "study.json")
     if out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in ours):
-        raise ConfigError(f"--out: {out} holds other files, but no study; give a new folder, or one of a study")
+        raise ConfigError(f"{out} holds other files, but no study; give a new folder, or one of a study", field="out")
 
 
 def _check_data(study: Study, runs: list[PlannedRun]) -> None:

@@ -65,7 +65,7 @@ class FinishedRun:
         scores = self.result.test_flip if (self.uses_flip if flip is None else flip) else self.result.test
         found = {"pruned": scores.pruned, "full": scores.full}[part] if scores else None
         if found is None:
-            raise FileError(f"{Run(self.path).result} has no score of {part}{' with flip TTA' if flip else ''}")
+            raise FileError(f"{Run(self.path).result_file} has no score of {part}{' with flip TTA' if flip else ''}")
         return found
 
     @cached_property
@@ -127,7 +127,7 @@ def read_runs(out: str | Path) -> list[Series]:
         if found is None or not Run(path).finished:
             continue
         name, kind, seed = found
-        run = FinishedRun(path.name, kind, seed, path, _result(path), _metrics(path))
+        run = FinishedRun(path.name, kind, seed, path, Run(path).result(), Run(path).metrics())
         series.setdefault(name, Series(name)).runs.setdefault(kind, []).append(run)
     if not series:
         raise FileError(
@@ -147,15 +147,6 @@ def parse_name(name: str) -> tuple[str, str, int] | None:
     """The series, kind and seed of a run's folder; None for a folder that is named otherwise."""
     found = _KNOWN.fullmatch(name) or _NAME.fullmatch(name)
     return (found["series"], found["kind"], int(found["seed"])) if found else None
-
-
-def _result(path: Path) -> Result:
-    file = Run(path).result
-    return decode(Result, read_json(file, "has the run finished?"), str(file))
-
-
-def _metrics(path: Path) -> list[EpochEntry]:
-    return [decode(EpochEntry, entry, str(Run(path).metrics)) for entry in Run(path).read_metrics()]
 
 
 def _check_data(series: Series) -> None:

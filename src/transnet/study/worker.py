@@ -8,15 +8,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from transnet.runs.config import TrainConfig
+from transnet.runs.records import Result
 
 STOPPED = 3  # exit status of a run that was asked to stop and saved its state
 TOLD = "it was told to stop; its state is saved"
 
 
-def train_alone(config: TrainConfig, data: str, at_once: int = 1) -> dict[str, Any]:
+def train_alone(config: TrainConfig, data: str, at_once: int = 1) -> Result:
     """Train a run, or go on with it, on the data that lies there, while no other process does so.
 
     A process that was given up, because its machine seemed dead, may still be writing: two must never share a folder.

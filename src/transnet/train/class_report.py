@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transnet.data.errors import listed
-from transnet.train.progress import apart, counted, printable
+from transnet.console import counted, listed, printable
+from transnet.train.progress import apart
 
 IMBALANCED = 3  # images of the largest class for each one of the smallest, above which a note is printed
 _MOST_ROWS = 10  # of the table of recalls
@@ -76,7 +76,7 @@ def zero_recall_notes(view: dict[str, Any], classes: Sequence[dict[str, Any]], s
             names = [printable(entry["class"]) for entry in classes if entry["recall"] == 0] if i == 0 else []
             found.append(
                 f"note: {_classifier(kind, view)} has a recall of 0 for {n:,} of {_present(view[kind])} of the {split} "
-                f"split{f' ({listed(names)})' if names else ''}; the accuracy alone does not show this"
+                f"split{f' ({listed(names, 10)})' if names else ''}; the accuracy alone does not show this"
             )
     return found
 

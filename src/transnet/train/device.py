@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from transnet.console import counted
 from transnet.data import DataSet
+from transnet.errors import ConfigError
 from transnet.model import TransNet
-from transnet.runs.config import ConfigError, TrainConfig
+from transnet.runs.config import TrainConfig
 from transnet.train.distributed import World
-from transnet.train.progress import counted
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 
@@ -40,12 +41,12 @@ def find_device(name: str, processes: World) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
-        raise ConfigError(f"--device: {name!r} was given; auto, cpu, cuda or cuda:1 would work")
+        raise ConfigError(f"{name!r} was given; auto, cpu, cuda or cuda:1 would work", field="device")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device: this machine has no CUDA device; use --device cpu")
+        raise ConfigError("this machine has no CUDA device; use `device` cpu", field="device")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"--device: {name} was given; this machine has cuda:0…{torch.cuda.device_count() - 1}")
+        raise ConfigError(f"{name} was given; this machine has cuda:0…{torch.cuda.device_count() - 1}", field="device")
     if device.type == "cuda" and processes.size > 1:
         device = torch.device("cuda", torch.cuda.current_device())
     if device.index is not None:

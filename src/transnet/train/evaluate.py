@@ -7,6 +7,7 @@ one. The pruned classifier is the identity head, at one pass of the untransforme
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from transnet import d4
 from transnet.metrics import uncertainty
 from transnet.model import TransNet
+from transnet.runs.records import ClassRecall, HeadScore, Score, Scores, encode
 
 Batches = Iterable[tuple[Tensor, Tensor]]  # normalised images and class indices
 
@@ -67,7 +69,7 @@ def _count(outputs: Tensor, y: Tensor, classes: int) -> Tensor:
     return torch.cat([loss.view(batch, rows).double().sum(0)[:, None], correct, number], 1)
 
 
-def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dict[str, Any]:
+def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Scores:
     """One view's sums as ``result.json`` has them: ``pruned``, ``full`` and ``heads``.
 
     The balanced accuracy is the mean recall over the ``present_classes``, those that have images in the split.
@@ -79,29 +81,41 @@ def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dic
         passes: of the network per head and image: 1, or 2 with flip.
     """
 
-    def entry(row: Tensor, heads: int) -> dict[str, Any]:
+    def entry(row: Tensor, heads: int) -> Score:
         loss, correct, n = row[0].item(), *row[1:].view(2, -1)
         number = int(n.sum())
         recall = (correct / n)[n > 0]
-        return {
-            "accuracy": correct.sum().item() / number,
-            "balanced_accuracy": recall.mean().item(),
-            "loss": loss / number,
-            "n": number,
-            "passes": heads * passes,
-            "present_classes": len(recall),
-            "zero_recall_classes": int((recall == 0).sum()),
-        }
+        return Score(
+            accuracy=correct.sum().item() / number,
+            loss=loss / number,
+            n=number,
+            passes=heads * passes,
+            balanced_accuracy=recall.mean().item(),
+            present_classes=len(recall),
+            zero_recall_classes=int((recall == 0).sum()),
+        )
 
-    heads = [{"name": name, **entry(row, 1)} for name, row in zip(transforms, sums, strict=False)]
+    heads = tuple(HeadScore(**vars(entry(row, 1)), name=name) for name, row in zip(transforms, sums, strict=False))
     pruned = entry(sums[transforms.index("r0")], 1) if "r0" in transforms else None
-    return {"pruned": pruned, "full": entry(sums[-1], len(transforms)), "heads": heads}
+    return Scores(pruned, entry(sums[-1], len(transforms)), heads)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The part of a `Result` that is measured by running the trained network."""
+
+    test: Scores
+    test_flip: Scores | None
+    val: Scores | None
+    val_flip: Scores | None
+    train: Score | None
+    generalization: float | None
 
 
 def result_of(
     transforms: tuple[str, ...], test: Tensor, val: Tensor | None, train: Tensor | None, *,
     classes: Sequence[str], n_train: Sequence[int],
-) -> dict[str, Any]:  # fmt: skip
+) -> Measured:  # fmt: skip
     """What ``result.json`` says of a network's accuracy and loss.
 
     In ``test`` and ``val``, ``pruned`` (``full`` if there is no identity head) also has ``classes``: for each class its
@@ -117,28 +131,31 @@ def result_of(
         n_train: the number of training images of each class.
     """
 
-    def with_classes(sums: Tensor) -> dict[str, Any]:
+    def with_classes(sums: Tensor) -> Scores:
         view = scores(sums, transforms)
         row = transforms.index("r0") if "r0" in transforms else -1
         correct, n = sums[row, 1:].view(2, -1).tolist()
-        view["pruned" if view["pruned"] else "full"]["classes"] = [
-            {"class": name, "n_train": trained, "n": int(k), "recall": right / k if k else None}
+        recalls = tuple(
+            ClassRecall(name, int(k), right / k if k else None, trained)
             for name, trained, right, k in zip(classes, n_train, correct, n, strict=True)
-        ]
-        return view
+        )
+        if view.pruned:
+            return replace(view, pruned=replace(view.pruned, classes=recalls))
+        return replace(view, full=replace(view.full, classes=recalls))
 
     plain = with_classes(test[0])
-    trained = scores(train, ("r0",))["pruned"] if train is not None else None
-    ratio = plain["pruned"]["loss"] / trained["loss"] if trained and trained["loss"] > 0 else None
-    return {
-        "schema": 1,
-        "test": plain,
-        "test_flip": scores(test[1], transforms, passes=2) if len(test) > 1 else None,
-        "val": with_classes(val[0]) if val is not None else None,
-        "val_flip": scores(val[1], transforms, passes=2) if val is not None and len(val) > 1 else None,
-        "train": trained,
-        "generalization": ratio,
-    }
+    trained = scores(train, ("r0",)).pruned if train is not None else None
+    ratio = None
+    if trained and trained.loss and plain.pruned and plain.pruned.loss is not None:
+        ratio = plain.pruned.loss / trained.loss
+    return Measured(
+        test=plain,
+        test_flip=scores(test[1], transforms, passes=2) if len(test) > 1 else None,
+        val=with_classes(val[0]) if val is not None else None,
+        val_flip=scores(val[1], transforms, passes=2) if val is not None and len(val) > 1 else None,
+        train=trained,
+        generalization=ratio,
+    )
 
 
 @torch.no_grad()
@@ -159,8 +176,8 @@ def outputs(
 
 def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dict[str, Any]:
     """`scores` from logits (N, m, K), with calibration and the disagreement of the heads."""
-    found = scores(
-        _count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y, logits.shape[-1]), transforms, passes=passes
+    found = encode(
+        scores(_count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y, logits.shape[-1]), transforms, passes=passes)
     )
     for i, head in enumerate(found["heads"]):
         head.update(uncertainty(logits[:, i : i + 1], y))
@@ -229,5 +246,5 @@ def ensemble_entry(members: list[Tensor], y: Tensor, *, passes: int) -> dict[str
     """Accuracy, loss, calibration and disagreement of the mean of several classifiers' logits, each (N, K)."""
     together = torch.stack(members, 1)
     mean = together.mean(1, keepdim=True)
-    entry: dict[str, Any] = scores(_count(mean, y, mean.shape[-1]), ("r0",))["full"]
-    return {**entry, "passes": passes, **uncertainty(together, y)}
+    entry = scores(_count(mean, y, mean.shape[-1]), ("r0",)).full
+    return {**encode(entry), "passes": passes, **uncertainty(together, y)}

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from transnet import d4
-from transnet.data import DataError, DataSet, open_data
+from transnet.data import DataSet, open_data
 from transnet.data.augment import View
 from transnet.data.catalog import NAMED
 from transnet.data.decode import Pixels
 from transnet.data.parquet import find_shards
-from transnet.runs.config import ConfigError
+from transnet.errors import ConfigError, DataError
+from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run, load
+from transnet.runs.records import DataDescription, RunSettings
 from transnet.train.device import find_device
 from transnet.train.distributed import World
 from transnet.train.eval_loader import Looker
@@ -47,8 +49,8 @@ def evaluate_runs(
     if len(paths) > 1 and "ensemble" in map(str, paths):
         raise ConfigError('evaluate: "ensemble" is what the result calls all runs together; give ./ensemble')
     for path in paths if anytime else ():
-        if len(d4.parse(Run(path).read_config()["train"]["transforms"])) == 1:
-            raise ConfigError(f"--anytime: {path} has one head, so there is nothing to stop early; leave it out")
+        if len(d4.parse(Run(path).settings().train.transforms)) == 1:
+            raise ConfigError(f"{path} has one head, so there is nothing to stop early; leave it out", field="anytime")
     measured = [collect(path, data=data, split=split, device=device) for path in paths]
     results: dict[str, dict[str, Any]] = {}
     for path, run in zip(paths, measured, strict=True):
@@ -82,7 +84,7 @@ def _anytime(path: str, run: "Outputs", data: str | None, split: str, device: st
     """What anytime prediction costs and reaches; where the run has a validation split, that chooses the thresholds."""
     from transnet.early_exit import curve, tradeoff
 
-    apart = data is None and split == "test" and Run(path).read_config()["train"]["val_fraction"] > 0
+    apart = data is None and split == "test" and Run(path).settings().train.val_fraction > 0
     other = collect(path, split="val", device=device) if apart else run
     points = tradeoff(run.views[0], run.labels, (other.views[0], other.labels))
     whole = curve(run.views[0], run.labels)
@@ -116,21 +118,21 @@ def collect(
 ) -> Outputs:
     """Run a finished run's network over a split and keep its outputs, for scores and ensembles of any kind."""
     where = find_device(device, World())
-    content = Run(path).read_config()
+    settings = Run(path).settings()
     net = load(path).to(where)
     if isinstance(data, DataSet):
         opened = data
     else:
-        opened = _other_data(str(path), content, data) if data else own_data(path)
-        if data and split == "val" and opened.val is None and content["train"]["val_fraction"]:
+        opened = _other_data(str(path), settings, data) if data else own_data(path)
+        if data and split == "val" and opened.val is None and settings.train.val_fraction:
             opened = own_data(path, at=data)  # the run's own, elsewhere: cut as it was for training
     part = opened.val if split == "val" else opened.test
     if part is None:
-        why = f"{opened.name} has none" if data else "it was trained without --val-fraction"
+        why = f"{opened.name} has none" if data else "it was trained without `val_fraction`"
         raise ConfigError(f"{path}: there is no validation split: {why}")
-    look = _looker(content, where)
-    views = outputs(net, look(split, part), flip=bool(content["data"]["flip"]), autocast=nullcontext)
-    own = opened.fingerprint == content["data"].get("fingerprint")
+    look = _looker(settings.data, where)
+    views = outputs(net, look(split, part), flip=settings.data.flip, autocast=nullcontext)
+    own = opened.fingerprint == settings.data.fingerprint
     n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist() if own else None
     return Outputs(
         tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes,
@@ -148,15 +150,18 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
     Raises:
         DataError: where it is not there any more, or has changed.
     """
-    content = Run(path).read_config()
-    train = content["train"]
-    shares = {name: train[name] for name in ("image_size", "val_fraction", "train_fraction")}
+    settings = Run(path).settings()
+    train = settings.train
+    shares = {name: getattr(train, name) for name in ("image_size", "val_fraction", "train_fraction")}
     opened = _open_again(str(path), train, at, **shares)
-    if opened.fingerprint != content["data"].get("fingerprint"):
-        here = _place_of(train["data"], str(path))
-        what = f"--data: {at}" if at else here
-        hint = "" if at else f"; to measure on what is there now, give --data {here}, or the old one's place"
-        raise DataError(f"{what} is not what {path} was trained on: the content, order or splits differ{hint}")
+    if opened.fingerprint != settings.data.fingerprint:
+        here = _place_of(train.data, str(path))
+        what = at or here
+        hint = "" if at else f"; to measure on what is there now, give `data` {here}, or the old one's place"
+        raise DataError(
+            f"{what} is not what {path} was trained on: the content, order or splits differ{hint}",
+            field="data" if at else None,
+        )
     return opened
 
 
@@ -175,32 +180,32 @@ def some_images(path: str, n: int, *, data: str | None = None) -> list[Pixels]:
     return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 
 
-def _other_data(path: str, content: dict[str, Any], data: str) -> DataSet:
+def _other_data(path: str, settings: RunSettings, data: str) -> DataSet:
     """Data that a run was not trained on, or not all of it; its network must be able to take it."""
     folder = Path(os.path.expanduser(data))
-    train = dict(content["train"])
+    train = settings.train
     if not folder.is_dir() or not find_shards(folder):
-        train["label_column"] = None  # the other data has no columns
-    opened = _open_again(path, train, data, image_size=content["data"]["image_size"])
-    if list(opened.classes) != content["data"]["classes"]:
+        train = replace(train, label_column=None)  # the other data has no columns
+    opened = _open_again(path, train, data, image_size=settings.data.image_size)
+    if tuple(opened.classes) != settings.data.classes:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
-    if opened.channels != content["data"]["channels"]:
-        raise DataError(f"{path}: takes {content['data']['channels']} channels, {opened.name} has {opened.channels}")
+    if opened.channels != settings.data.channels:
+        raise DataError(f"{path}: takes {settings.data.channels} channels, {opened.name} has {opened.channels}")
     return opened
 
 
-def _open_again(path: str, train: dict[str, Any], data: str | None, **how: Any) -> DataSet:
+def _open_again(path: str, train: TrainConfig, data: str | None, **how: Any) -> DataSet:
     try:
         return open_data(
-            data or _place_of(train["data"], path),
-            on_bad_image=train["on_bad_image"],
-            label_column=train["label_column"],
+            data or _place_of(train.data, path),
+            on_bad_image=train.on_bad_image,
+            label_column=train.label_column,
             **how,
         )
     except DataError as error:
         if data:
             raise
-        raise DataError(f"{error} ({path} was trained on it; where it lies elsewhere now, give --data)") from None
+        raise DataError(f"{error} ({path} was trained on it; where it lies elsewhere now, give `data`)") from None
 
 
 def _place_of(data: str, path: str) -> str:
@@ -212,10 +217,8 @@ def _place_of(data: str, path: str) -> str:
     return next((str(place) for place in beside if place.exists()), data)
 
 
-def _looker(content: dict[str, Any], device: torch.device) -> Looker:
-    shown = content["data"]
+def _looker(shown: DataDescription, device: torch.device) -> Looker:
     view = View.of(
-        size=shown["image_size"], stored=shown["stored_size"], pad=0,
-        mean=tuple(shown["mean"]), std=tuple(shown["std"]), device=device,
+        size=shown.image_size, stored=shown.stored_size, pad=0, mean=shown.mean, std=shown.std, device=device,
     )  # fmt: skip
     return Looker(view, World(), device, resident=True, workers=0, progress=True)

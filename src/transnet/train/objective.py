@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from transnet.distillation import distillation_loss, student_of
+from transnet.errors import ConfigError
 from transnet.invariance import invariance_penalty
 from transnet.model import heads_loss
-from transnet.runs.config import ConfigError, TrainConfig
+from transnet.runs.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def transforms_told(said: Said, _y: Tensor) -> Tensor:
 
 def objective_of(config: TrainConfig) -> Objective:
     """The terms a run's settings ask for."""
-    names = config.transforms.split(",")
+    names = config.names
     terms = [(1.0, cross_entropy(config.label_smoothing))]
     if config.invariance_weight:
         terms.append((config.invariance_weight, kernel_invariance("r0,r1,r2,r3")))
@@ -104,13 +105,14 @@ def objective_of(config: TrainConfig) -> Objective:
         try:
             student = student_of(names, config.distillation)
         except ValueError as error:
-            raise ConfigError(f"--{error}") from None
+            raise ConfigError(str(error).removeprefix("distillation: "), field="distillation") from None
         terms.append((config.distillation, distillation(student)))
     if config.label_augmentation:
         if config.heads == "shared" or len(set(names)) < max(len(names), 2):
             raise ConfigError(
-                "--label-augmentation: a copy's transform is told by its head; that takes separate heads of different "
-                "transforms, such as --transforms r0,r1"
+                "a copy's transform is told by its head; that takes separate heads of different "
+                "transforms, such as `transforms` r0,r1",
+                field="label_augmentation",
             )
         terms.append((config.label_augmentation, transforms_told))
     return Objective(tuple(terms), across=bool(config.label_augmentation))

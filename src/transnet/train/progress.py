@@ -12,6 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column, Table
 from rich.text import Text
 
+from transnet.console import printable, say
+from transnet.runs.records import EpochEntry
+
 LOG_EVERY = 30  # seconds, at least, between the lines of a log
 
 
@@ -62,14 +65,14 @@ class RunProgress:
             self._last = now
             self.bar.update(self.task, completed=epoch + step / self.steps)
 
-    def epoch(self, entry: dict[str, Any]) -> None:
+    def epoch(self, entry: EpochEntry) -> None:
         """After an epoch: its line of ``metrics.jsonl``."""
-        self.bar.update(self.task, completed=entry["epoch"], notes=notes(self.names, entry))
+        self.bar.update(self.task, completed=entry.epoch, notes=notes(self.names, entry))
         now = time.monotonic()
-        if self.logs and (now - self._last >= LOG_EVERY or entry["epoch"] == self.epochs):
+        if self.logs and (now - self._last >= LOG_EVERY or entry.epoch == self.epochs):
             self._last = now
-            left = (now - self.started) / (entry["epoch"] - self.done) * (self.epochs - entry["epoch"])
-            say(f"epoch {entry['epoch']} of {self.epochs}: {_logged(entry)}, {timedelta(seconds=round(left))} left")
+            left = (now - self.started) / (entry.epoch - self.done) * (self.epochs - entry.epoch)
+            say(f"epoch {entry.epoch} of {self.epochs}: {_logged(entry)}, {timedelta(seconds=round(left))} left")
 
 
 class _NotesColumn(ProgressColumn):
@@ -93,59 +96,45 @@ class _Longest:
         yield Text(next(fits, self.texts[-1]), no_wrap=True, overflow="ellipsis")
 
 
-def notes(names: tuple[str, ...], entry: dict[str, Any]) -> list[str]:
+def notes(names: tuple[str, ...], entry: EpochEntry) -> list[str]:
     """What the live line says of an epoch, from all there is to the first head alone."""
     heads = [
         f"{name} {loss_text(loss, 3)}/{accuracy:.1%}"
-        for name, loss, accuracy in zip(names, entry["loss"], entry["accuracy"], strict=True)
+        for name, loss, accuracy in zip(names, entry.loss, entry.accuracy, strict=True)
     ]
     test = [f"{split} {figure}" for split, figure in _judged(entry)]
     whole = "  ".join([*heads, *test[:1]])
     shorter = ["  ".join([heads[0], figure]) for figure in test]
-    return [f"{whole}  {entry['images_per_second']:,.0f} images/s", whole, *shorter, heads[0]]
+    return [f"{whole}  {entry.images_per_second:,.0f} images/s", whole, *shorter, heads[0]]
 
 
-def _judged(entry: dict[str, Any]) -> list[tuple[str, str]]:
+def _judged(entry: EpochEntry) -> list[tuple[str, str]]:
     """Accuracies of the pruned classifier and all heads, then of all heads, and on which split; none if not measured.
 
     On the validation split where there is one: a person who watches chooses by what is shown.
     """
-    split, found = next(((name, entry[name]) for name in ("val", "test") if entry.get(name)), ("", None))
+    split, found = ("val", entry.val) if entry.val else ("test", entry.test)
     if not found:
         return []
     name = "validation" if split == "val" else split
-    full = f"{found['full']['accuracy']:.2%}"
-    if len(found["heads"]) == 1:
+    full = f"{found.full.accuracy:.2%}"
+    if len(found.heads) == 1:
         return [(name, full)]
-    pruned = f"{found['pruned']['accuracy']:.2%} pruned, " if found["pruned"] else ""
+    pruned = f"{found.pruned.accuracy:.2%} pruned, " if found.pruned else ""
     return [(name, f"{pruned}{full} all heads"), (name, f"{full} all heads")]
 
 
-def _logged(entry: dict[str, Any]) -> str:
-    loss = sum(entry["loss"]) / len(entry["loss"])
+def _logged(entry: EpochEntry) -> str:
+    loss = sum(math.nan if loss is None else loss for loss in entry.loss) / len(entry.loss)
     test = [f"{split} accuracy {figure}" for split, figure in _judged(entry)[:1]]
-    return ", ".join([f"loss {loss_text(loss)}", *test, f"{entry['images_per_second']:,.0f} images/s"])
+    return ", ".join([f"loss {loss_text(loss)}", *test, f"{entry.images_per_second:,.0f} images/s"])
 
 
-def say(message: str, *, shown: bool = True) -> None:
-    """A line for the person at the terminal or the reader of the log."""
-    if shown:
-        print(message, file=sys.stderr, flush=True)
-
-
-def counted(n: int, what: str) -> str:
-    """A number of things: ``1 epoch``, ``20 epochs``."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
-def loss_text(loss: float, digits: int = 4) -> str:
-    """A loss as it is printed; of one that has run away the size only."""
+def loss_text(loss: float | None, digits: int = 4) -> str:
+    """A loss as text; only the size of one that has diverged."""
+    if loss is None:
+        return "not finite"
     return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.0e}"
-
-
-def printable(text: str) -> str:
-    """Names come from strangers: without the control characters that would steer a terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def print_scores(plain: dict[str, Any], flip: dict[str, Any] | None, *, explained: bool = False) -> None:

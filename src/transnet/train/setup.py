@@ -9,15 +9,16 @@ import torch
 from torch import nn
 
 from transnet import backbones, d4
-from transnet.data import DataError, DataSet, open_data
+from transnet.console import counted, listed, say
+from transnet.data import DataSet, open_data
 from transnet.data.augment import View, seed_for
 from transnet.data.catalog import NAMED
-from transnet.data.errors import listed
+from transnet.errors import ConfigError, DataError, FileError
 from transnet.invariance import kernels
 from transnet.model import TransNet
 from transnet.runs import recipes
-from transnet.runs.config import ConfigError, TrainConfig
-from transnet.runs.description import of_run
+from transnet.runs.config import TrainConfig
+from transnet.runs.description import Description
 from transnet.runs.folder import CUSTOM, Run
 from transnet.runs.provenance import command, commit, describe
 from transnet.train.device import autocast_for, device_name, fits_on_device, is_for_want_of_memory, precision_on, sgd
@@ -25,7 +26,6 @@ from transnet.train.distributed import World, restarts
 from transnet.train.eval_loader import Looker
 from transnet.train.evaluate import evaluating
 from transnet.train.objective import objective_of
-from transnet.train.progress import counted, say
 from transnet.train.schedule import learning_rates
 from transnet.train.step import Feed, Step
 from transnet.train.stopwatch import Took
@@ -44,7 +44,7 @@ class Prepared:
         names = d4.parse(config.transforms)  # a mistake there is said before anything is read
         check_apart(config.out, data or config.data)
         if config.out != config.out.encode(errors="replace").decode():  # the weights' format could not be written there
-            raise ConfigError(f"--out: the name of {config.out!r} is not UTF-8; give another folder")
+            raise ConfigError(f"the name of {config.out!r} is not UTF-8; give another folder", field="out")
         self.world, self.device, self.quiet = processes, device, quiet
         self.speaks = processes.first and not quiet
         # Not every node counts a restart.
@@ -65,8 +65,11 @@ class Prepared:
         name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
         self.config = config = dataclasses.replace(config, model=name if self.given is None else CUSTOM)
         self.content = describe(config, data)
-        of_run(self.content, "train", named=self.given is None)  # what could not be read again is not trained
-        self.flip: bool = self.content["data"]["flip"]
+        try:
+            Description.of_run(self.content, "the run")
+        except FileError as error:
+            raise ConfigError(f"nothing could open this run once it is trained: {error.message}") from None
+        self.flip = self.content.data.flip
         self.net = self._network(name)
         if self.world.first:  # a mistake in the settings must not leave a folder behind
             self.run.begin(self.content, resume=config.resume)
@@ -75,11 +78,11 @@ class Prepared:
             say(remark, shown=self.speaks)
         size = sum(parameter.numel() for parameter in self.net.parameters())
         if not cuda and self.given is None and size > LARGE_ON_CPU:
-            say(f"note: {name} is slow on a CPU; --model resnet8-small is quick, to begin with", shown=self.speaks)
+            say(f"note: {name} is slow on a CPU; `model` resnet8-small is quick, to begin with", shown=self.speaks)
         self.precision = precision_on(self.device, config.precision)
         self.autocast = autocast_for(self.precision, self.device)
         view = View.of(
-            size=data.image_size, stored=data.stored_size, pad=self.content["data"]["pad"],
+            size=data.image_size, stored=data.stored_size, pad=self.content.data.pad,
             mean=data.mean, std=data.std, device=self.device,
         )  # fmt: skip
         self.resident = fits_on_device(data, config.storage, self.device)
@@ -145,7 +148,7 @@ class Prepared:
             )  # fmt: skip
         if config.sync_bn:
             if self.device.type != "cuda" or self.world.size == 1:
-                raise ConfigError("--sync-bn: needs several GPU processes (torchrun); leave it out here")
+                raise ConfigError("needs several GPU processes (torchrun); leave it out here", field="sync_bn")
             model = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))  # the caller's stays as it is
         net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
         if config.channels_last and self.device.type == "cuda":
@@ -153,22 +156,22 @@ class Prepared:
         if not model.training:  # otherwise single layers may be in evaluation mode for good, such as frozen batch norm
             net.train()
         with evaluating(net):
-            self._try(net, 2, f"--model: {name} does not work on {data.image_size}×{data.image_size} images")
+            self._try(net, 2, "model", f"{name} does not work on {data.image_size}×{data.image_size} images")
         if config.invariance_weight and not kernels(net.backbone):
             what = name if self.given is None else type(self.given).__name__
-            raise ConfigError(f"--invariance-weight: {what} has no square kernels larger than 1×1; leave it out")
+            raise ConfigError(f"{what} has no square kernels larger than 1×1; leave it out", field="invariance_weight")
         left = len(data.train) % config.batch_size
         norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
         if norms and 0 < (left or config.batch_size) < 2 * self.world.size:  # some process would have a single image
             before = copy.deepcopy(dict(net.named_buffers()))
             few = f"leaves {left} to the last step; change it" if left else "is too few a step; take more"
-            self._try(net, 1, f"--batch-size: {config.batch_size} {few}")
+            self._try(net, 1, "batch_size", f"{config.batch_size} {few}")
             for key, buffer in net.named_buffers():
                 if key in before:
                     buffer.copy_(before[key])
         return net
 
-    def _try(self, net: TransNet, n: int, complaint: str) -> None:
+    def _try(self, net: TransNet, n: int, field: str, complaint: str) -> None:
         """A made-up batch, so that a model that does not fit the images is a message and not a traceback."""
         data = self.data
         images = torch.zeros(n, data.channels, data.image_size, data.image_size, device=self.device)
@@ -178,18 +181,18 @@ class Prepared:
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:
             if is_for_want_of_memory(error):
                 raise
-            raise ConfigError(f"{complaint}: {error}") from error
+            raise ConfigError(f"{complaint}: {error}", field=field) from error
 
     def _introduction(self) -> str:
         config, data = self.config, self.data
         kept = "in memory" if self.device.type == "cpu" else "on the device"
         where = kept if self.resident else f"streamed by {counted(config.workers, 'worker')}"
         skipped = (
-            f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped)})" if data.skipped else ""
+            f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})" if data.skipped else ""
         )
         val = f", {len(data.val):,} for validation" if data.val else ""
         seen = f"{'' if data.square else 'cut to '}{data.image_size}×{data.image_size}"
-        pad = self.content["data"]["pad"]
+        pad = self.content.data.pad
         varied = [*([f"padded by {pad}"] if pad else []), "flipped left-right" if self.flip else "not flipped"]
         return (
             f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
@@ -207,4 +210,4 @@ def check_apart(out: str, data: str) -> None:
     folder = os.path.expanduser(data)
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
     if inside and data not in NAMED:
-        raise ConfigError(f"--out: {out} lies in the data, {data}; give a folder outside of it")
+        raise ConfigError(f"{out} lies in the data, {data}; give a folder outside of it", field="out")

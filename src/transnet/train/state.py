@@ -13,10 +13,12 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from transnet.console import counted, say
+from transnet.errors import ConfigError
 from transnet.runs import checkpoint
-from transnet.runs.config import ConfigError
+from transnet.runs.records import RunSettings, decode, encode
 from transnet.train.device import device_name, is_for_want_of_memory
-from transnet.train.progress import counted, loss_text, say
+from transnet.train.progress import loss_text
 from transnet.train.setup import Prepared
 
 
@@ -53,7 +55,7 @@ class Resumable(Prepared):
             "took": self.took.so_far(),
             "commit": self.commit,
             "precision": self.precision,
-            "settings": self.content,
+            "settings": encode(self.content),
         }
         checkpoint.save(self.run.state, done, {k: v.detach().cpu() for k, v in tensors.items()}, state)
         self._saved_at = time.perf_counter()
@@ -68,12 +70,12 @@ class Resumable(Prepared):
             return 0
         for damage in found.damaged:
             say(f"warning: checkpoint {damage}; going on from the one before", shown=self.speaks)
-        self.run.check_same(found.state["settings"], self.content)
+        self.run.check_same(decode(RunSettings, found.state["settings"], str(self.run.state)), self.content)
         names = [n.removeprefix("net.") for n in found.tensors if n.startswith("net.")]
         try:
             self.net.load_state_dict({n: found.tensors[f"net.{n}"] for n in names}, strict=True)
         except RuntimeError as error:  # a model of the user's own, which no setting describes
-            raise ConfigError(f"--resume: {self.run.path} was begun with another model ({error})") from error
+            raise ConfigError(f"{self.run.path} was begun with another model ({error})", field="resume") from error
         with torch.no_grad():
             for name, parameter in self.net.named_parameters():
                 self.optimizer.state[parameter]["momentum_buffer"].copy_(found.tensors[f"momentum.{name}"])
@@ -125,7 +127,7 @@ class Resumable(Prepared):
         if loss > 2 * chance:
             say(
                 f"warning: the last epoch's training loss is {loss_text(loss)}, far above that of guessing, "
-                f"{chance:.2f}: the run seems to have diverged. Try a smaller --lr, in another --out",
+                f"{chance:.2f}: the run seems to have diverged. Try a smaller `lr`, in another `out`",
                 shown=self.speaks,
             )
 
@@ -141,8 +143,8 @@ class Resumable(Prepared):
     def what_to_try(self) -> str:
         """After a loss that is not finite."""
         return (
-            f"last good checkpoint: {checkpoint.last_good(self.run.state)}. Try a smaller --lr, or --precision fp32, "
-            "in another --out"
+            f"last good checkpoint: {checkpoint.last_good(self.run.state)}. Try a smaller `lr`, or `precision` fp32, "
+            "in another `out`"
         )
 
     @contextmanager
@@ -153,14 +155,14 @@ class Resumable(Prepared):
         except (RuntimeError, MemoryError) as error:
             if not is_for_want_of_memory(error):
                 raise
-            batch, heads = self.config.batch_size, len(self.config.transforms.split(","))
+            batch, heads = self.config.batch_size, len(self.config.names)
             each = f" in {self.world.size} processes" if self.world.size > 1 else ""
             if self.at_once > 1:
-                advice = f"Up to {self.at_once} runs share the device: --jobs 1 gives all of it to each"
+                advice = f"Up to {self.at_once} runs share the device: `jobs` 1 gives all of it to each"
             else:
                 advice = (
-                    "A smaller --batch-size needs less, and usually a smaller --lr with it; so do fewer --transforms, "
-                    "a smaller --image-size or --model"
+                    "A smaller `batch_size` needs less, and usually a smaller `lr` with it; so do fewer `transforms`, "
+                    "a smaller `image_size` or `model`"
                 )
             raise TrainingError(
                 f"out of memory on {device_name(self.device)}. A step puts {batch * heads:,} images through the "

@@ -7,27 +7,30 @@ Everything random is a function of (seed, epoch or step). So a run's state is it
 steps done, and a resumed run ends as the uninterrupted one would have.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from transnet.console import say
 from transnet.data.augment import Plan, plan, seed_for
 from transnet.data.stream import stream
+from transnet.errors import ConfigError
 from transnet.model import TransNet
 from transnet.runs import checkpoint
-from transnet.runs.config import ConfigError, TrainConfig, differences, from_dict, to_dict
+from transnet.runs.config import TrainConfig, differences
 from transnet.runs.folder import CUSTOM
 from transnet.runs.provenance import versions
+from transnet.runs.records import Cost, EpochEntry, Result, Scores
 from transnet.train.device import Autocast, determinism, device_name, find_device, untried_convolutions
 from transnet.train.distributed import join
-from transnet.train.evaluate import count, result_of, scores
+from transnet.train.evaluate import Measured, count, result_of, scores
 from transnet.train.interrupt import Interrupt, Stopped
-from transnet.train.progress import RunProgress, say
+from transnet.train.progress import RunProgress
 from transnet.train.state import Resumable, TrainingError
 from transnet.train.tensorboard import Curves
 
@@ -41,8 +44,8 @@ def train(
     data: str | None = None,
     quiet: bool = False,
     at_once: int = 1,
-) -> dict[str, Any]:
-    """Train a run and return its result, which also stands in its folder.
+) -> Result:
+    """Train a run, write its result to the run folder and return it.
 
     Args:
         config: the settings.
@@ -67,7 +70,7 @@ class Trainer(Resumable):
 
     _ahead: tuple[int, Plan] | None = None  # the next epoch and its plan
 
-    def train(self) -> dict[str, Any]:
+    def train(self) -> Result:
         """Carry the run out; its result."""
         if self.config.resume and self.run.finished:
             return self._already_finished()
@@ -77,7 +80,7 @@ class Trainer(Resumable):
         finally:
             self.run.release()
 
-    def _train(self) -> dict[str, Any]:
+    def _train(self) -> Result:
         self.prepare()
         if self.config.resume and self.run.finished:  # by the process that was waited for
             return self._already_finished()
@@ -96,24 +99,20 @@ class Trainer(Resumable):
 
     # ------------------------------------------------------------------------------------------------ before
 
-    def _already_finished(self) -> dict[str, Any]:
-        content = self.run.read_config()
-        before = content["train"]
-        now = to_dict(self.config)
-        if self.given is not None:
-            now["model"] = CUSTOM
-        elif now["model"] is None:
-            now["model"] = before.get("model")
-        found = differences(before, now)
+    def _already_finished(self) -> Result:
+        before = self.run.settings()
+        model = CUSTOM if self.given is not None else self.config.model or before.train.model
+        found = differences(before.train, dataclasses.replace(self.config, model=model))
         # What lies elsewhere may be called the same and be something else.
-        if not found and self.place != before["data"] and self._open().fingerprint != content["data"]["fingerprint"]:
-            found = [f"--data: {before['data']!r} before, {self.place!r} now, of other content or splits"]
+        place = before.train.data
+        if not found and self.place != place and self._open().fingerprint != before.data.fingerprint:
+            found = [f"`data`: {place!r} before, {self.place!r} now, with other content or splits"]
         if found:
-            raise ConfigError(f"--resume: {self.run.path} is finished, with other settings: {'; '.join(found)}")
+            raise ConfigError(f"{self.run.path} is finished, with other settings: {'; '.join(found)}", field="resume")
         if self.world.first:
             self.run.drop_state()  # the process may have been killed just before it did so
         say(f"{self.run.path} is finished; nothing to do", shown=self.speaks)
-        return self.run.read_result()
+        return self.run.result()
 
     # ---------------------------------------------------------------------------------------------- training
 
@@ -214,32 +213,34 @@ class Trainer(Resumable):
             mixup=self.config.mixup, cutmix=self.config.cutmix,
         )  # fmt: skip
 
-    def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> dict[str, Any]:
+    def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> EpochEntry:
         """The epoch's line of ``metrics.jsonl``."""
         losses, correct = self.step.losses.clone(), self.step.correct.clone()
         loss = (self.world.sum(losses) * self.feed.shares).sum(0) / self.world.size
         accuracy = self.world.sum(correct) / len(self.data.train)
-        entry: dict[str, Any] = {
-            "epoch": epoch + 1,
-            "step": done,
-            "lr": self.rates[done - 1].item(),
-            "loss": loss.tolist(),
-            "accuracy": accuracy.tolist(),
-            "seconds": elapsed,
-            "images_per_second": len(self.data.train) * share / elapsed,
-        }
         every, begun = self.config.evaluate_every, time.perf_counter()
+        tested: dict[str, Scores] = {}
         if (every and (epoch + 1) % every == 0) or epoch + 1 == self.config.epochs:
             for name, split in (("val", self.data.val), ("test", self.data.test)):
                 if split is not None:
                     sums = self._count(self.net, name, flip=False, autocast=self.autocast)
-                    entry[name] = scores(sums[0], self.net.transforms)
+                    tested[name] = scores(sums[0], self.net.transforms)
         self.took.add("evaluate", time.perf_counter() - begun)
-        return entry
+        return EpochEntry(
+            epoch=epoch + 1,
+            step=done,
+            lr=self.rates[done - 1].item(),
+            loss=tuple(loss.tolist()),
+            accuracy=tuple(accuracy.tolist()),
+            seconds=elapsed,
+            images_per_second=len(self.data.train) * share / elapsed,
+            val=tested.get("val"),
+            test=tested.get("test"),
+        )
 
     # ----------------------------------------------------------------------------------------------- after
 
-    def _result(self) -> dict[str, Any]:
+    def _result(self) -> Result:
         """What ``result.json`` holds; stopped meanwhile, the run is saved as it is after its last epoch."""
         try:
             with Interrupt(at_once=True):
@@ -251,36 +252,40 @@ class Trainer(Resumable):
                     self.save(done)
             raise Stopped(self.how_to_go_on(self.config.epochs, 0)) from None
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> Result:
         self.warn_of_loss()
         say("measuring on the test and training set", shown=self.speaks)
         begun = time.perf_counter()
         measured = self._measure()
         self.took.add("evaluate", time.perf_counter() - begun)
-        if not math.isfinite(loss := measured["test"]["full"]["loss"]):
+        if not math.isfinite(loss := measured.test.full.loss or 0.0):
             raise TrainingError(
                 f"the loss on the test set is {loss}, though it was finite in training; {self.what_to_try()}"
             )
+        seconds = self.took.parts
         images, m = len(self.data.train) * self.config.epochs, len(self.net.transforms)
-        return {
-            **measured,
-            "cost": {
-                "train_passes": images * m,
-                "predict_passes": m,
-                "parameters": sum(p.numel() for p in self.net.parameters()),
-                "images_per_second": images / self.took.parts["train"],
-            },
-            "seconds": self.took.all,
-            **{f"{part}_seconds": seconds for part, seconds in self.took.parts.items()},
-            "at_once": self.at_once,
-            "versions": versions(),
-            "device": device_name(self.device),
-            "precision": self.precision,
-            "processes": self.world.size,
-            "command": self._command(from_dict(self.content["train"])),
-            "commit": self.commit,
-            "config": self.content,
-        }
+        return Result(
+            **vars(measured),
+            cost=Cost(
+                train_passes=images * m,
+                predict_passes=m,
+                parameters=sum(p.numel() for p in self.net.parameters()),
+                images_per_second=images / seconds["train"],
+            ),
+            config=self.content,
+            seconds=self.took.all,
+            train_seconds=seconds["train"],
+            compile_seconds=seconds["compile"],
+            evaluate_seconds=seconds["evaluate"],
+            prepare_seconds=seconds["prepare"],
+            versions=versions(),
+            device=device_name(self.device),
+            command=self._command(self.content.train),
+            commit=self.commit,
+            processes=self.world.size,
+            at_once=self.at_once,
+            precision=self.precision,
+        )
 
     def _count(self, network: TransNet, name: str, *, flip: bool, autocast: Autocast = nullcontext) -> Tensor:
         """What `count` says of the split of that name, over all processes."""
@@ -291,7 +296,7 @@ class Trainer(Resumable):
             batches = self.look(name, split, images)
             return self.world.sum(count(network, batches, len(self.data.classes), flip=flip, autocast=autocast))
 
-    def _measure(self) -> dict[str, Any]:
+    def _measure(self) -> Measured:
         """Without autocast, whatever the run trained in; torch lets a GPU's convolutions round to TF32 all the same."""
         net = self.net
         test = self._count(net, "test", flip=self.flip)

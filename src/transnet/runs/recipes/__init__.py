@@ -8,13 +8,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from transnet.errors import ConfigError
+
 NAMES = ("fast", "paper")
 
 
 def settings(recipe: str, data: str) -> dict[str, Any]:
     """What a recipe sets for a data set (a name, or a path that ends in one), beside the defaults."""
     if recipe not in NAMES:
-        raise ValueError(f"--recipe: unknown {recipe!r}; known are {' '.join(NAMES)}")
+        raise ConfigError(f"unknown {recipe!r}; known are {' '.join(NAMES)}", field="recipe")
     module = import_module(f"transnet.runs.recipes.{recipe}")
     return {"recipe": recipe, **module.SETTINGS, **module.PER_DATA.get(Path(data).stem, {})}
 

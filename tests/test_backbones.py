@@ -157,7 +157,7 @@ def test_weights_that_cannot_be_fetched_are_one_clear_error(unreachable, monkeyp
     with pytest.raises(ValueError, match=r"weights of torchvision:resnet18 .* could not be fetched .*try again"):
         backbones.create("torchvision:resnet18", num_classes=2, pretrained=True)
     monkeypatch.setattr(unreachable, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match=r"weights of timm:resnet18 .*\(.*offline mode is enabled.*leave --pretrained"):
+    with pytest.raises(ValueError, match=r"weights of timm:resnet18 .*\(.*offline mode is enabled.*leave `pretrained`"):
         backbones.create("timm:resnet18", num_classes=2, pretrained=True)
     with pytest.raises(ValueError, match="timm has no pretrained weights for 'test_vit4'"):
         backbones.create("timm:test_vit4", num_classes=2, pretrained=True)

@@ -169,7 +169,7 @@ def test_of_many_classes_that_are_never_recognised_ten_are_named(capsys: pytest.
     print_classes(*entries([0.0] * 30 + [1.0] * 70), "test")
     out = capsys.readouterr().out
     assert "has a recall of 0 for 30 of 100 classes of the test split (kind 0, kind 1," in out
-    assert "kind 9, …)" in out
+    assert "kind 9 and " in out
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_a_recipe_is_found_for_a_path_that_ends_in_the_data_sets_name() -> None:
 
 
 def test_an_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ValueError, match="--recipe: unknown 'slow'; known are fast paper"):
+    with pytest.raises(ValueError, match="recipe: unknown 'slow'; known are fast paper"):
         settings("slow", "digits")
 
 

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 from transnet.model import TransNet
 from transnet.runs.description import INPUT, LONGEST_CONFIG, PREPROCESSING, Description, of_export, of_run
 from transnet.runs.files import read_json
@@ -52,26 +52,26 @@ def test_it_builds_the_full_and_the_pruned_network():
     ],
 )
 def test_a_wrong_entry_is_named_with_what_would_work(key, value, message):
-    with pytest.raises(ConfigError, match=f"here: {key} is .*{message}"):
+    with pytest.raises(TransnetError, match=f"here: {key} is .*{message}"):
         of_export({**GOOD.to_dict(), key: value}, "here")
 
 
 def test_a_run_needs_both_its_parts():
-    with pytest.raises(ConfigError, match="'train' and 'data' are needed"):
+    with pytest.raises(TransnetError, match="'train' and 'data' are needed"):
         of_run({"schema": 1, "train": []}, "here")
 
 
 def test_json_that_is_too_long_too_deep_or_no_object_is_refused(tmp_path):
     path = tmp_path / "config.json"
-    with pytest.raises(ConfigError, match="does not exist; give one"):
+    with pytest.raises(TransnetError, match="does not exist; give one"):
         read_json(path, "give one")
     path.write_text("[" * 100_000)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(TransnetError, match="cannot be read"):
         read_json(path, "")
     path.write_text("[1]")
-    with pytest.raises(ConfigError, match="it holds no object"):
+    with pytest.raises(TransnetError, match="it holds no object"):
         read_json(path, "")
     with open(path, "wb") as file:
         file.truncate(LONGEST_CONFIG + 1)
-    with pytest.raises(ConfigError, match="bytes; at most"):
+    with pytest.raises(TransnetError, match="bytes; at most"):
         read_json(path, "")

@@ -8,7 +8,7 @@ from trained import digits_run
 from transnet import TransNet, anytime
 from transnet.cli import run
 from transnet.early_exit import Auto, Calibration, calibrate, calibrate_run, curve, draw, tradeoff
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_calibration_of_a_run_needs_a_validation_split():
     assert 0.5 <= chosen.confidence <= 1
     assert (chosen.heads, chosen.n, chosen.within) == (3, 143, 0.1)
     assert 1 <= chosen.passes <= 3
-    with pytest.raises(ConfigError, match=r"--confidence auto: .*--val-fraction.*give a number"):
+    with pytest.raises(TransnetError, match=r"confidence: .*`val_fraction`.*give a number"):
         calibrate_run(digits_run(transforms="r0,r1", val_fraction=0.0))
 
 
@@ -165,9 +165,9 @@ def test_a_run_is_calibrated_for_passes_as_well():
 
 
 def test_a_target_that_cannot_be_met_is_refused():
-    with pytest.raises(ConfigError, match=r"--passes: 0.5 was given; 1 or more is needed"):
+    with pytest.raises(TransnetError, match=r"passes: 0.5 was given; 1 or more is needed"):
         Auto(passes=0.5)
-    with pytest.raises(ConfigError, match=r"--within: nan was given"):
+    with pytest.raises(TransnetError, match=r"within: nan was given"):
         Auto(within=float("nan"))
 
 

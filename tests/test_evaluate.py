@@ -13,9 +13,9 @@ from transnet import TransNet, d4, load
 from transnet.backbones import create
 from transnet.data import open_data
 from transnet.data.augment import View
+from transnet.runs.records import encode
 from transnet.train.distributed import World
 from transnet.train.eval_loader import Looker
-from transnet.runs.records import Score, encode
 from transnet.train.evaluate import class_scores, count, ensemble_scores, outputs, result_of, scores, scores_of
 
 N, CLASSES = 37, 4
@@ -102,7 +102,7 @@ def test_of_repeated_heads_the_first_is_the_pruned_one() -> None:
     net = network("r0,r0")
     got = scores(counted(net)[0], net.transforms)
     first = got.heads[0]
-    assert got.pruned == Score(first.accuracy, first.loss, first.n, first.passes)
+    assert encode(got.pruned) == {key: value for key, value in encode(first).items() if key != "name"}
     assert got.heads[0].loss != got.heads[1].loss
 
 
@@ -195,7 +195,7 @@ def test_a_results_classes_have_the_recall_of_the_pruned_classifier_or_else_of_t
     predicted = torch.cat([logits, logits.mean(1, keepdim=True)], 1)[:, row].argmax(-1)
     result = result_of(net.transforms, counted(net), counted(net), None, classes="abcd", n_train=[5, 6, 7, 8])
     for part in ("test", "val"):
-        scored = result[part]["pruned"] or result[part]["full"]
+        scored = (view := encode(getattr(result, part)))["pruned"] or view["full"]
         for label, entry in enumerate(scored["classes"]):
             images = y == label
             assert (entry["class"], entry["n_train"], entry["n"]) == ("abcd"[label], 5 + label, images.sum())

@@ -88,7 +88,7 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pyte
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     study = Study("taught", out=str(tmp_path / "file" / "study"), **SETTINGS)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"--out: .*study cannot be made \(Not a directory\); give another folder"):
+    with pytest.raises(ConfigError, match=r"out: .*study cannot be made \(Not a directory\); give another folder"):
         reproduce(study, quiet=True)
 
 

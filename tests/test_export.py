@@ -11,7 +11,7 @@ from torch import nn
 from trained import copy_of_run, digit_files, digits_run
 from transnet import TransNet, load
 from transnet.cli import run
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 from transnet.runs.description import Description
 from transnet.ship import export
 from transnet.ship.export import ExportError, export_run
@@ -88,7 +88,7 @@ def test_a_network_that_cannot_be_followed_is_an_error(tmp_path):
 
 def test_an_existing_folder_is_not_touched(tmp_path):
     (tmp_path / "mine").write_text("")
-    with pytest.raises(ConfigError, match="exists; give another folder"):
+    with pytest.raises(TransnetError, match="exists; give another folder"):
         export_run(digits_run(), tmp_path)
 
 

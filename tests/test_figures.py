@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 from transnet.report.figure_tables import invariance_sheet
 from transnet.report.figures import draw_ensembles, draw_generalization
 from transnet.report.kernels import draw, print_comparison
@@ -320,7 +320,7 @@ def test_damaged_files_of_a_study_are_named(small_study: Path, tmp_path: Path) -
     (tmp_path / "measured" / "digits-fast.json").write_text('{"schema": 3}')
     assert write_report(tmp_path).exists()
     (tmp_path / "runs" / name / "result.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"result\.json is damaged; remove the run's folder and train it again"):
+    with pytest.raises(TransnetError, match=r"result\.json is damaged; remove the run's folder and train it again"):
         write_report(tmp_path)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from trained import digits_run
 from transnet import load
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 from transnet.ship import models
 from transnet.ship.hub import SharedModel, card_text
 from transnet.ship.models import open_model
@@ -91,7 +91,7 @@ def test_a_pruned_timm_model_loads_with_plain_timm(tmp_path):
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="does not exist"):
+    with pytest.raises(TransnetError, match="does not exist"):
         SharedModel.from_pretrained(tmp_path)
 
 
@@ -134,7 +134,7 @@ def hub(monkeypatch, tmp_path):
 
 
 def test_an_unknown_repository_is_a_clear_error(hub, tmp_path):
-    with pytest.raises(ConfigError, match=r"hf:nobody/nothing: the Hub has no such model|could not be downloaded"):
+    with pytest.raises(TransnetError, match=r"hf:nobody/nothing: the Hub has no such model|could not be downloaded"):
         models.download("hf:nobody/nothing", cache_dir=tmp_path)
     assert any("nobody/nothing" in path for _, path, *_ in hub)
 
@@ -144,7 +144,7 @@ def test_without_a_network_a_download_is_a_clear_error(monkeypatch, tmp_path):
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    with pytest.raises(ConfigError, match="hf:owner/name could not be downloaded"):
+    with pytest.raises(TransnetError, match="hf:owner/name could not be downloaded"):
         models.download("hf:owner/name", cache_dir=tmp_path)
 
 

@@ -1,6 +1,5 @@
 """Runs that are stopped and killed, and go on as if nothing had happened; and one process to a run."""
 
-from dataclasses import replace
 import fcntl
 import multiprocessing
 import os
@@ -9,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

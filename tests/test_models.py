@@ -8,7 +8,7 @@ from PIL import Image
 from data_files import encoded, noise
 from trained import copy_of_run, digit_files, digits_run
 from transnet import load
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 from transnet.runs.description import Description
 from transnet.ship.models import Model, model_of, open_model
 
@@ -62,7 +62,7 @@ def test_any_image_becomes_the_size_and_channels_the_model_wants():
 @pytest.mark.parametrize("name", ["model.pt", "model.pth", "pytorch_model.bin", "model.ckpt", "model.pkl", "model.pt2"])
 def test_files_that_could_run_code_are_not_opened(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x04.")
-    with pytest.raises(ConfigError, match="can run code in it, so it is not opened"):
+    with pytest.raises(TransnetError, match="can run code in it, so it is not opened"):
         open_model(tmp_path / name)
 
 
@@ -70,7 +70,7 @@ def test_files_that_could_run_code_are_not_opened(tmp_path, name):
     "source", ["hf:", "hf:name", "hf:../etc/passwd", "hf:a/../b", "hf:/etc/x", "hf:a/b/c", "hf:a/b@../../x"]
 )
 def test_only_repositories_are_asked_for_at_the_hub(source):
-    with pytest.raises(ConfigError, match="not a repository; hf:owner/name"):
+    with pytest.raises(TransnetError, match="not a repository; hf:owner/name"):
         open_model(source)
 
 
@@ -78,20 +78,20 @@ def test_what_is_no_model_says_what_is_one(tmp_path):
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "notes.txt"):
         if path.suffix:
             path.write_text("hello")
-        with pytest.raises(ConfigError, match=r"a model is a run's folder, an exported folder, an .onnx file or hf:"):
+        with pytest.raises(TransnetError, match=r"a model is a run's folder, an exported folder, an .onnx file or hf:"):
             open_model(path)
 
 
 def test_weights_alone_name_the_folder_to_give():
-    with pytest.raises(ConfigError, match=re.escape(f"give their folder, {digits_run()}")):
+    with pytest.raises(TransnetError, match=re.escape(f"give their folder, {digits_run()}")):
         open_model(digits_run() / "model.safetensors")
 
 
 def test_a_run_without_weights_says_so(tmp_path):
     run = copy_of_run(tmp_path / "run")
     (run / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="its result was kept without"):
+    with pytest.raises(TransnetError, match="its result was kept without"):
         open_model(run)
     (run / "result.json").unlink()
-    with pytest.raises(ConfigError, match="the run is not finished"):
+    with pytest.raises(TransnetError, match="the run is not finished"):
         open_model(run)

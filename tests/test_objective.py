@@ -31,7 +31,7 @@ def test_the_settings_choose_the_terms() -> None:
 @pytest.mark.parametrize("transforms", ["r0", "r1,r2"])
 def test_without_two_heads_or_the_identity_s_there_is_nothing_to_teach(tmp_path: Path, transforms: str) -> None:
     data = images_file(tmp_path / "x.npz")
-    with pytest.raises(ConfigError, match="--distillation: the identity head r0 learns from others"):
+    with pytest.raises(ConfigError, match="distillation: the identity head r0 learns from others"):
         run(data, tmp_path / "run", transforms=transforms, distillation=1.0)
     assert not (tmp_path / "run").exists()
 
@@ -79,7 +79,7 @@ def test_with_weight_one_it_is_one_softmax_over_all_pairs_of_class_and_transform
 @pytest.mark.parametrize("changes", [{"transforms": "r0"}, {"transforms": "r0,r0"}, {"heads": "shared"}])
 def test_a_transform_is_told_by_heads_of_different_ones(tmp_path: Path, changes: dict[str, str]) -> None:
     data = images_file(tmp_path / "x.npz")
-    with pytest.raises(ConfigError, match="--label-augmentation: a copy's transform is told by its head"):
+    with pytest.raises(ConfigError, match="label_augmentation: a copy's transform is told by its head"):
         run(data, tmp_path / "run", label_augmentation=1.0, **{"transforms": "r0,r1", **changes})
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from small_runs import images_file
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 from transnet.report.page import write_report
 from transnet.study.plan import Study
 from transnet.study.reproduce import reproduce
@@ -250,5 +250,5 @@ def test_data_that_moved_is_taken_from_where_it_lies(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no finished run of a study in it; make one with"):
+    with pytest.raises(TransnetError, match="no finished run of a study in it; make one with"):
         write_report(tmp_path)

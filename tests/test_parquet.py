@@ -77,7 +77,7 @@ def test_shards_without_a_part_are_cut(tmp_path: Path) -> None:
 def test_label_column(tmp_path: Path) -> None:
     features = {"coarse": CLASS_LABEL, "deep": {"_type": "ClassLabel", "names": ["a", "b", "c"]}}
     shard(tmp_path / "train-0.parquet", range(12), label="coarse", features=features, deep=[0, 1, 2] * 4)
-    with pytest.raises(DataError, match=r"--label-column.* coarse deep"):
+    with pytest.raises(DataError, match=r"`label_column`.* coarse deep"):
         open_data(str(tmp_path))
     assert open_data(str(tmp_path), label_column="deep").classes == ("a", "b", "c")
     with pytest.raises(DataError, match="no column 'depth'"):

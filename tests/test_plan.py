@@ -76,14 +76,14 @@ def test_a_folder_with_other_settings_is_refused_before_anything_trains(tmp_path
     train(next(run.config for run in plan(study("pruned", **small)) if run.kind == "base-x2"), quiet=True)
     assert plan(study("pruned", **small))
     assert plan(study("pruned", **{**small, "device": "cuda", "checkpoint_every": 7, "data": "/elsewhere/digits"}))
-    with pytest.raises(ConfigError, match="--epochs: 1 before, 2 now; give another --out"):
+    with pytest.raises(ConfigError, match="epochs: 1 before, 2 now; give another `out`"):
         plan(study("pruned", **{**small, "epochs": 2}))
 
 
 def test_curves_may_have_fewer_points() -> None:
     assert {run.config.evaluate_every for run in plan(study())} == {1}
     assert {run.config.evaluate_every for run in plan(study(evaluate_every=10))} == {10}
-    with pytest.raises(ConfigError, match="--evaluate-every: -1 was given; at least 0"):
+    with pytest.raises(ConfigError, match="evaluate_every: -1 was given; at least 0"):
         plan(study(evaluate_every=-1))
 
 

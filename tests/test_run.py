@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
@@ -15,7 +16,7 @@ from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
 from transnet.early_exit import calibrate_run
-from transnet.errors import ConfigError, DataError
+from transnet.errors import DataError, TransnetError
 from transnet.runs import checkpoint
 from transnet.runs.config import from_dict
 from transnet.runs.folder import Run
@@ -75,14 +76,14 @@ def test_files_can_be_read_by_whom_the_umask_allows(finished: Path) -> None:
 def test_a_model_that_cannot_be_written_is_named_and_nothing_is_lost(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = checkpoint.save_file
+    write = safetensors.torch.save_file
 
     def full(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
         if path.name.startswith("model"):
             raise SafetensorError("No space left on device")
         write(tensors, path, metadata)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     said = r"model\.safetensors: No space left on device\); the last good checkpoint is \S+/\d+"
     with pytest.raises(checkpoint.CheckpointError, match=said):
         run(data, tmp_path / "run", checkpoint_every=100)
@@ -95,14 +96,14 @@ def test_a_model_that_cannot_be_written_is_named_and_nothing_is_lost(
 
 def test_a_folder_whose_name_is_no_text_is_refused_before_training(data: Path, tmp_path: Path) -> None:
     out = tmp_path / os.fsdecode(b"run\xff")
-    with pytest.raises(ConfigError, match="is not UTF-8"):
+    with pytest.raises(TransnetError, match="is not UTF-8"):
         run(data, out)
     assert not out.exists()
 
 
 def test_an_existing_folder_is_refused_without_resume(data: Path, copied: Path) -> None:
     before = {path.name: path.read_bytes() for path in copied.iterdir()}
-    with pytest.raises(ConfigError, match=r"exists; add --resume"):
+    with pytest.raises(TransnetError, match=r"exists; add `resume`"):
         run(data, copied, epochs=2)
     assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
 
@@ -118,16 +119,16 @@ def test_a_file_or_a_folder_of_something_else_is_never_touched(data: Path, tmp_p
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").write_text("mine")
-    with pytest.raises(ConfigError, match="is a file"):
+    with pytest.raises(TransnetError, match="is a file"):
         run(data, tmp_path / "file", resume=resume)
-    with pytest.raises(ConfigError, match=r"holds no run|exists"):
+    with pytest.raises(TransnetError, match=r"not contain a run|exists"):
         run(data, tmp_path / "folder", resume=resume)
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["thesis.tex"]
 
 
 def test_a_folder_that_cannot_be_made_is_a_clear_error(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(TransnetError, match="cannot be written"):
         run(data, tmp_path / "file" / "run")
 
 
@@ -137,7 +138,7 @@ def test_a_run_inside_its_data_is_refused(tmp_path: Path, out: str, resume: bool
     pets = class_folder(tmp_path / "pets", n=4)
     (tmp_path / "linked").symlink_to(pets)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConfigError, match=rf"--out: .*{out} lies in the data, .*pets; give a folder outside"):
+    with pytest.raises(TransnetError, match=rf"out: .*{out} lies in the data, .*pets; give a folder outside"):
         run(pets, tmp_path / out, resume=resume)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -187,10 +188,10 @@ def test_changed_settings_are_refused_with_their_names(data: Path, tmp_path: Pat
         run(data, out, plain(), epochs=2)
     else:
         stopped_run(data, out, step=4, epochs=2)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(TransnetError) as caught:
         run(data, out, plain(), epochs=3, lr=0.2, resume=True)
-    assert "--epochs: 2 before, 3 now" in str(caught.value)
-    assert "--lr: 0.05 before, 0.2 now" in str(caught.value)
+    assert "`epochs`: 2 before, 3 now" in str(caught.value)
+    assert "`lr`: 0.05 before, 0.2 now" in str(caught.value)
     assert "--seed" not in str(caught.value)
 
 
@@ -200,7 +201,7 @@ def test_seconds_and_commit_are_those_of_all_processes_that_went_on(
     out = tmp_path / "run"
     monkeypatch.setenv("TRANSNET_COMMIT", "first")
     stopped_run(data, out, step=4, epochs=2)
-    *_, state = sorted((out / "state").iterdir())
+    *_, state = sorted((out / "state").glob("0*"))
     before = json.loads((state / "state.json").read_text())["took"]
     monkeypatch.setenv("TRANSNET_COMMIT", "second")
     result = run(data, out, plain(), epochs=2, resume=True)
@@ -214,7 +215,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
     file = images_file(tmp_path / "x.npz", n=60, test=6)
     stopped_run(file, tmp_path / "run", step=3)
     images_file(file, n=60, test=6, seed=1)
-    with pytest.raises(ConfigError, match="the data: its content or splits differ"):
+    with pytest.raises(TransnetError, match="the splits of the data differ"):
         run(file, tmp_path / "run", plain(), resume=True)
 
 
@@ -224,14 +225,14 @@ def test_a_finished_run_is_not_taken_for_one_on_other_data_of_the_same_name(data
         images_file(copied.parent / place / "x.npz", n=90, test=30, seed=seed)
     assert run(copied.parent / "same" / "x.npz", copied, epochs=2, resume=True) == encode(Run(copied).result())
     other = str(copied.parent / "other" / "x.npz")
-    with pytest.raises(ConfigError, match=r"--data: .* before, .* now, of other content or splits") as caught:
+    with pytest.raises(TransnetError, match=r"`data`: .* before, .* now, with other content or splits") as caught:
         run(other, copied, epochs=2, resume=True)
     assert f"{str(data)!r} before, {other!r} now" in str(caught.value)
 
 
 def test_another_model_of_ones_own_is_refused(data: Path, tmp_path: Path) -> None:
     stopped_run(data, tmp_path / "run", step=4)
-    with pytest.raises(ConfigError, match="begun with another model"):
+    with pytest.raises(TransnetError, match="begun with another model"):
         run(data, tmp_path / "run", plain(width=7), resume=True)
 
 
@@ -280,11 +281,11 @@ def test_a_loaded_run_measures_what_its_result_says(data: Path, tmp_path: Path, 
 
 def test_a_model_of_ones_own_has_to_be_given_again(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "run", plain(), epochs=1)
-    with pytest.raises(ConfigError, match=r"a model of your own; give it as load\(path, model=…\)"):
+    with pytest.raises(TransnetError, match=r"a model of your own; give it as load\(path, model=…\)"):
         load(tmp_path / "run")
     net = load(tmp_path / "run", model=plain(seed=5))
     assert not net.training
-    with pytest.raises(ConfigError, match="does not fit"):
+    with pytest.raises(TransnetError, match="does not fit"):
         load(tmp_path / "run", model=plain(width=9))
 
 
@@ -298,7 +299,7 @@ def test_hundred_damages_to_the_weights_are_all_noticed(copied: Path) -> None:
         else:
             content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         (copied / "model.safetensors").write_bytes(content)
-        with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
+        with pytest.raises(TransnetError, match=r"model\.safetensors is damaged"):
             load(copied)
 
 
@@ -311,11 +312,11 @@ def test_data_that_is_only_called_as_the_runs_is_not_taken_for_it(tmp_path: Path
     out = tmp_path / "run"
     # As a study does it: the run keeps the data's name alone.
     train(settings("digits", out, epochs=1, val_fraction=0.2, train_fraction=0.5), data=str(folder), quiet=True)
-    with pytest.raises(DataError, match=r"digits is not what .*run was trained on: .*give --data"):
+    with pytest.raises(DataError, match=r"digits is not what .*run was trained on: .*give `data`"):
         evaluate_runs([str(out)], device="cpu")
     with pytest.raises(DataError, match="is not what"):
         some_images(str(out), 4)
-    with pytest.raises(ConfigError, match=r"--confidence auto: digits is not what .*give a number"):
+    with pytest.raises(TransnetError, match=r"confidence: digits is not what .*give a number"):
         calibrate_run(out, device="cpu")
     val = own_data(out, at=str(folder)).val
     assert val is not None
@@ -335,10 +336,10 @@ def test_data_is_found_beside_a_run_from_any_folder(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert evaluate_runs(["../runs/small"], device="cpu")["../runs/small"]["plain"]["full"]["n"] == 40
     (tmp_path / "images.npz").rename(tmp_path / "elsewhere" / "moved.npz")
-    with pytest.raises(DataError, match=r"images.npz: no such name.*where it lies elsewhere now, give --data"):
+    with pytest.raises(DataError, match=r"images.npz: no such name.*where it lies elsewhere now, give `data`"):
         evaluate_runs(["../runs/small"], device="cpu")
     images_file(tmp_path / "images.npz", seed=1)
-    with pytest.raises(DataError, match=r"is not what .*small was trained on: .* give --data .*/images.npz, or"):
+    with pytest.raises(DataError, match=r"is not what .*small was trained on: .* give `data` .*/images.npz, or"):
         evaluate_runs(["../runs/small"], device="cpu")
 
 
@@ -346,7 +347,7 @@ def test_of_a_run_without_a_checkpoint_it_is_said_that_resuming_begins_anew(tmp_
     file, out = images_file(tmp_path / "images.npz"), tmp_path / "run"
     with pytest.raises(TrainingError):
         train(settings(file, out, lr=1e30), quiet=True)
-    with pytest.raises(ConfigError, match="give another folder; it has no checkpoint yet, so --resume begins anew"):
+    with pytest.raises(TransnetError, match="give another folder; it has no checkpoint yet, so `resume` starts"):
         train(settings(file, out), quiet=True)
 
 
@@ -355,7 +356,7 @@ def test_weights_load_without_a_result(copied: Path, finished: Path) -> None:
     a, b = load(copied).state_dict(), load(finished).state_dict()
     assert all(torch.equal(a[name], b[name]) for name in b)
     (copied / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
+    with pytest.raises(TransnetError, match=r"model\.safetensors is damaged"):
         load(copied)
 
 
@@ -365,22 +366,22 @@ def test_weights_load_without_a_result(copied: Path, finished: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_config_json_is_a_clear_error(data: Path, copied: Path, content: bytes) -> None:
     (copied / "config.json").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"config\.json"):
+    with pytest.raises(TransnetError, match=r"config\.json"):
         load(copied)
-    with pytest.raises(ConfigError, match=r"config\.json|other settings"):
+    with pytest.raises(TransnetError, match=r"config\.json|other settings"):
         run(data, copied, epochs=2, resume=True)
     (copied / "result.json").unlink()
-    with pytest.raises(ConfigError, match=r"config\.json|other settings"):
+    with pytest.raises(TransnetError, match=r"config\.json|other settings"):
         run(data, copied, epochs=2, resume=True)
 
 
 def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, data: Path) -> None:
-    with pytest.raises(ConfigError, match="is this the folder of a run"):
+    with pytest.raises(TransnetError, match="is this the folder of a run"):
         load(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="is a file; give the folder of a run"):
+    with pytest.raises(TransnetError, match="is a file; give the folder of a run"):
         load(data)
     stopped_run(data, tmp_path / "run", step=4)
-    with pytest.raises(ConfigError, match="go on with --resume"):
+    with pytest.raises(TransnetError, match="continue with `resume`"):
         load(tmp_path / "run", model=plain())
 
 

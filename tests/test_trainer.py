@@ -13,6 +13,7 @@ from data_files import encoded, noise
 from small_runs import images_file, normalised, plain, run, settings, weights
 from transnet import load
 from transnet.runs.folder import Run
+from transnet.runs.records import encode
 from transnet.train import setup as prepare
 from transnet.train.distributed import World
 from transnet.train.interrupt import Stopped
@@ -33,7 +34,7 @@ def test_a_run_learns_and_its_record_agrees_with_its_result(data: Path, tmp_path
     metrics = Run(tmp_path / "run").metrics()
     assert [entry.epoch for entry in metrics] == list(range(1, 13))
     assert [entry.step for entry in metrics] == [5 * epoch for epoch in range(1, 13)]
-    assert encode(metrics[-1].test) == result["test"]
+    assert encode(metrics[-1].test)["full"] == result["test"]["full"]
     assert metrics[-1].loss[0] < 0.5 * metrics[0].loss[0]
     assert all(0 <= accuracy <= 1 for entry in metrics for accuracy in entry.accuracy)
     assert result["train"]["n"] == 150
@@ -168,12 +169,12 @@ def test_another_precision_on_another_device_is_said(
     monkeypatch.setattr(prepare, "precision_on", lambda *_: "bf16")
     result = train(settings(data, tmp_path / "run", transforms="r0", resume=True), model=plain())
     assert "warning: begun in fp32, but this device goes on in bf16" in capfd.readouterr().err
-    assert result["precision"] == "bf16"
+    assert result.precision == "bf16"
 
 
 @pytest.mark.parametrize("name", ["meta", "tpu", "cuda:x", "cuda:99", "GPU 0"])
 def test_an_unknown_device_is_a_clear_error(data: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="--device: "):
+    with pytest.raises(ValueError, match="device: "):
         run(data, tmp_path / "run", device=name)
 
 
@@ -218,7 +219,7 @@ def test_a_network_that_is_slow_on_a_cpu_is_remarked_on(
 ) -> None:
     file = images_file(tmp_path / "few.npz", n=12, test=6)
     train(settings(file, tmp_path / "run", epochs=1, batch_size=12, model=model))
-    assert ("is slow on a CPU; --model resnet8-small is quick" in capsys.readouterr().err) == slow
+    assert ("is slow on a CPU; `model` resnet8-small is quick" in capsys.readouterr().err) == slow
 
 
 @pytest.mark.parametrize("flip", [True, False])

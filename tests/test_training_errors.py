@@ -70,7 +70,7 @@ def test_a_failed_run_exits_1_without_a_traceback(data: Path, tmp_path: Path) ->
 
 
 def test_a_batch_of_one_that_the_network_cannot_take_is_named(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--batch-size: 1 is too few a step; take more: Expected more than 1 value"):
+    with pytest.raises(ConfigError, match=r"^batch_size: 1 is too few a step; take more: Expected more than 1 value"):
         train(settings(data, tmp_path / "run", model="timm:lcnet_050", transforms="r0", batch_size=1), quiet=True)
     assert not (tmp_path / "run").exists()
 
@@ -139,7 +139,7 @@ def test_outputs_that_are_no_numbers_are_no_result(data: Path, tmp_path: Path) -
 
 def test_a_penalty_on_kernels_needs_kernels(data: Path, tmp_path: Path) -> None:
     flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    with pytest.raises(ConfigError, match="--invariance-weight: Sequential has no square kernels larger than 1×1"):
+    with pytest.raises(ConfigError, match="invariance_weight: Sequential has no square kernels larger than 1×1"):
         run(data, tmp_path / "run", model=flat, invariance_weight=1.0)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="invariance: a Sequential has no square kernels"):
@@ -152,7 +152,7 @@ def test_stray_commas_among_the_transforms_do_no_harm(data: Path, tmp_path: Path
 
 
 def test_what_could_not_be_loaded_is_not_trained(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--image-size: 1040 was given; 1024 is the most"):
+    with pytest.raises(ConfigError, match="image_size: 1040 was given; 1024 is the most"):
         run(data, tmp_path / "run", image_size=1040)
     with pytest.raises(ConfigError, match="a list of up to 64 names is needed"):
         run(data, tmp_path / "run", transforms=",".join(["r0"] * 65))
@@ -160,7 +160,7 @@ def test_what_could_not_be_loaded_is_not_trained(data: Path, tmp_path: Path) -> 
 
 
 def test_a_last_batch_that_batch_norm_cannot_train_on_is_said_first(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--batch-size: 149 leaves 1 to the last step; change it: Expected more"):
+    with pytest.raises(ConfigError, match=r"batch_size: 149 leaves 1 to the last step; change it: Expected more"):
         run(data, tmp_path / "run", normalised(), batch_size=149, transforms="r0")
     assert not (tmp_path / "run").exists()
     run(data, tmp_path / "run", normalised(), batch_size=149, transforms="r0,r1")  # two views of the image

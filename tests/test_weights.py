@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from transnet import fold
-from transnet.errors import ConfigError
+from transnet.errors import TransnetError
 from transnet.runs.weights import LONGEST_HEADER, load_weights, read_shapes
 
 
@@ -38,7 +38,7 @@ def test_weights_come_back(tmp_path):
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(TransnetError, match=message):
         load_weights(saved(tmp_path / "w", **changes), linear, "linear")
 
 
@@ -50,7 +50,7 @@ def test_a_model_that_is_larger_than_its_file_is_never_allocated(tmp_path):
         built.append(model.weight.device.type)
         return model
 
-    with pytest.raises(ConfigError, match=r"'weight' has shape \(2, 3\), the model's is \(10000000, 1000000\)"):
+    with pytest.raises(TransnetError, match=r"'weight' has shape \(2, 3\), the model's is \(10000000, 1000000\)"):
         load_weights(saved(tmp_path / "w"), build, "huge")
     assert built == ["meta"]
 
@@ -76,10 +76,10 @@ def test_a_folded_network_with_turned_kernels_comes_back(tmp_path):
     assert torch.equal(again(x), folded(x))
     # The other way round, and of another size, it is still refused.
     save_file({**folded.state_dict(), "conv.weight": torch.ones(4, 1, 1, 3)}, tmp_path / "w")
-    with pytest.raises(ConfigError, match=r"does not fit narrow.*conv.weight"):
+    with pytest.raises(TransnetError, match=r"does not fit narrow.*conv.weight"):
         load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
     save_file({**folded.state_dict(), "conv.weight": torch.ones(4, 1, 3, 3)}, tmp_path / "w")
-    with pytest.raises(ConfigError, match=r"'conv.weight' has shape"):
+    with pytest.raises(TransnetError, match=r"'conv.weight' has shape"):
         load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
 
 
@@ -88,8 +88,8 @@ def test_a_header_that_claims_too_much_is_not_read(tmp_path):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", LONGEST_HEADER + 1))
         file.truncate(LONGEST_HEADER + 100)
-    with pytest.raises(ConfigError, match="at most 16,777,216 are read"):
+    with pytest.raises(TransnetError, match="at most 16,777,216 are read"):
         read_shapes(path)
     path.write_bytes(b"\xff" * 64)
-    with pytest.raises(ConfigError, match="is damaged: a header of 18,446,744,073,709,551,615 bytes in a file of 64"):
+    with pytest.raises(TransnetError, match="is damaged: a header of 18,446,744,073,709,551,615 bytes in a file of 64"):
         read_shapes(path)

@@ -82,9 +82,9 @@ def versions() -> dict[str, str]:
     return {
         "transnet": transnet.__version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "timm": timm.__version__,
+        "torch": str(torch.__version__),  # a subclass of str
+        "torchvision": str(torchvision.__version__),
+        "timm": str(timm.__version__),
     }
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transnet.runs.checkpoint import write_atomically
 from transnet.errors import ConfigError
+from transnet.runs.files import write_atomically
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
 from transnet.study.plan import KINDS, Study, parse_name

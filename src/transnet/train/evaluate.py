@@ -177,7 +177,9 @@ def outputs(
 def scores_of(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> dict[str, Any]:
     """`scores` from logits (N, m, K), with calibration and the disagreement of the heads."""
     found = encode(
-        scores(_count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y, logits.shape[-1]), transforms, passes=passes)
+        scores(
+            _count(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y, logits.shape[-1]), transforms, passes=passes
+        )
     )
     for i, head in enumerate(found["heads"]):
         head.update(uncertainty(logits[:, i : i + 1], y))

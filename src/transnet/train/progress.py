@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column, Table
 from rich.text import Text
 
-from transnet.console import printable, say
+from transnet.console import say
 from transnet.runs.records import EpochEntry
 
 LOG_EVERY = 30  # seconds, at least, between the lines of a log

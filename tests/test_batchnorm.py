@@ -136,3 +136,31 @@ def test_a_batch_that_does_not_split_is_an_error():
     split_statistics(layer, 2)
     with pytest.raises(ValueError, match="does not split into 2 transforms"):
         layer(torch.randn(5, 3))
+
+
+def test_layers_that_were_replaced_after_wrapping_are_refused_and_joint_goes_on():
+    x = torch.randn(4, 2, 8, 8, dtype=torch.float64)
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(TransNet(small(), T, bn="separate"))
+    for forward in (net, net.eval(), lambda x: net.predict(x, heads="r0")):
+        with pytest.raises(ValueError, match=r"bn='separate': layer 'bn1' .*SyncBatchNorm.*before wrapping"):
+            forward(x)
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match="bn='separate'"):
+        torch.compile(net, backend="eager")(x)
+    assert nn.SyncBatchNorm.convert_sync_batchnorm(TransNet(small(), T)).eval()(x).shape == (4, 5)
+
+
+def test_layers_that_were_replaced_before_wrapping_keep_their_statistics_apart():
+    torch.manual_seed(0)
+    plain = TransNet(small(), T, bn="separate")
+    net = TransNet(nn.SyncBatchNorm.convert_sync_batchnorm(small()), T, bn="separate")
+    net.load_state_dict(plain.state_dict())
+    x = torch.randn(4, 2, 8, 8, dtype=torch.float64)
+    assert torch.allclose(net(x), plain(x), rtol=1e-10)
+
+
+def test_lightnings_conversion_is_refused_too():
+    layer_sync = pytest.importorskip("lightning.pytorch.plugins.layer_sync")
+    net = layer_sync.TorchSyncBatchNorm().apply(TransNet(small(), T, bn="separate"))
+    with pytest.raises(ValueError, match="sync_batchnorm"):
+        net(torch.randn(4, 2, 8, 8, dtype=torch.float64))

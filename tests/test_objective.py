@@ -50,7 +50,7 @@ def test_taught_the_identity_s_head_comes_closer_to_the_others(tmp_path: Path) -
 def test_every_head_on_every_copy_holds_each_head_on_its_own() -> None:
     net = TransNet(plain(), "r0,r1,r2").eval()
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    across = net(x, across=True)
+    across = net.logits(x, across=True)
     assert across.shape == (4, 3, 3, 3)
     torch.testing.assert_close(across.diagonal(dim1=1, dim2=2).mT, net.logits(x))
     rotated = torch.rot90(x, 1, (-2, -1))
@@ -61,7 +61,7 @@ def test_with_weight_one_it_is_one_softmax_over_all_pairs_of_class_and_transform
     net = TransNet(plain(), "r0,r1,r2").eval()
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(6, 1, 8, 8, generator=generator), torch.tensor([0, 1, 2, 0, 1, 2])
-    across = net(x, across=True)
+    across = net.logits(x, across=True)
     said = Said(net, across.diagonal(dim1=1, dim2=2).mT, across)
     config = TrainConfig(data="digits", out="x", transforms="r0,r1,r2", label_augmentation=1.0)
     objective = objective_of(config)
@@ -93,7 +93,7 @@ def test_told_transforms_are_learnt(tmp_path: Path) -> None:
         run(data, out, transforms="r0,r1", epochs=8, label_augmentation=weight)
         x = (images.float() / 255 - 0.3) / 0.2
         with torch.no_grad():
-            across = load(out)(x, across=True)
+            across = load(out).logits(x, across=True)
         return transforms_told(Said(torch.nn.Identity(), across[:, 0], across), torch.zeros(0)).item()
 
     assert missed(1.0) < missed(0.0) / 5

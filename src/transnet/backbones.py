@@ -173,7 +173,7 @@ def _from_torchvision(
         if name.startswith("vit_") and image_size:
             options["image_size"] = image_size
         return torchvision.models.get_model(name, weights=None, **options)
-    from transnet.inputs import find_head
+    from transnet.head import find_head
 
     with _fetching(f"torchvision:{name}"):
         model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")

@@ -52,13 +52,25 @@ def _blank(base: type[_BatchNorm]) -> _PerTransform:
 def split_statistics(model: nn.Module, copies: int) -> None:
     """Make every batch-norm layer of ``model`` keep statistics per transform, in place.
 
-    Call it after `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, which would replace these layers.
+    Call it after `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, which would replace these layers: see `check_split`.
     """
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             if not isinstance(module, _PerTransform):
                 module.__class__ = _per_transform(type(module))  # type: ignore[arg-type]
             cast(_PerTransform, module).copies = copies
+
+
+def check_split(model: nn.Module) -> None:
+    """Raise if a layer of ``model`` has been replaced since `split_statistics`, so that it would mix the transforms."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and not isinstance(module, _PerTransform):
+            raise ValueError(
+                f"bn='separate': layer {name!r} was replaced by a {type(module).__name__} that keeps joint statistics; "
+                "replace the model's layers before wrapping it, such as "
+                "TransNet(nn.SyncBatchNorm.convert_sync_batchnorm(model), bn='separate'), without Lightning's "
+                "sync_batchnorm=True, or use bn='joint'"
+            )
 
 
 def merge_statistics(model: nn.Module) -> None:

@@ -48,6 +48,7 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+@torch.fx.wrap
 def apply(name: str, x: Tensor) -> Tensor:
     """Transform the last two dimensions of any tensor: images, batches, convolution kernels.
 
@@ -64,8 +65,13 @@ def apply(name: str, x: Tensor) -> Tensor:
 
 def keep_format(y: Tensor, x: Tensor) -> Tensor:
     """``y`` in the memory format of ``x``: channels-last where that is a channels-last batch."""
-    channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    return y.contiguous(memory_format=torch.channels_last) if channels_last else y
+    if x.ndim != 4 or x.is_contiguous():
+        return y
+    try:
+        channels_last = x.is_contiguous(memory_format=torch.channels_last)
+        return y.contiguous(memory_format=torch.channels_last) if channels_last else y
+    except RuntimeError:  # vmap supports neither
+        return y
 
 
 def inverse(name: str) -> str:

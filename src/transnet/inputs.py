@@ -1,68 +1,19 @@
-"""What users hand to a TransNet, read and checked: each mistake ends in an error that says what would work.
+"""Validate user input. Every error states what would work.
 
-Values are read only from CPU tensors: on a GPU that would synchronise it and break CUDA graphs.
+Values are read only from CPU tensors that have some: on a GPU that would synchronise it and break CUDA graphs, and
+compilers, tracers, `torch.func.vmap` and the meta device have shapes without values.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transnet import d4
 
 EvalOutput = Literal["full", "pruned", "heads"]
 Transform = str | tuple[str, Callable[[Tensor], Tensor]]
-
-
-def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False) -> tuple[str, ...]:
-    """Paths of the model's last fully connected layer: one, or more where the model knows it by several names.
-
-    timm's models name it; elsewhere it is the linear layer defined last. That it really is the last to run is
-    seen at the first batch.
-
-    Args:
-        model: any module.
-        head: the path, where the user gave it.
-        fresh: whether the layer's weights are to be drawn anew.
-    """
-    kind = type(model).__name__
-    linears = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if head is None:
-        config = getattr(model, "pretrained_cfg", None)
-        named = config.get("classifier") if isinstance(config, Mapping) else None
-        if isinstance(named, (tuple, list)):
-            raise ValueError(f"{kind} has several heads, {' and '.join(named)}; TransNet needs one that ends the model")
-        inside = [path for path in linears if named and path.startswith(f"{named}.")]  # timm's layer was replaced
-        head = inside[-1] if inside else named or (linears[-1] if linears else None)
-    if head is None:
-        raise ValueError(f"{kind} has no nn.Linear, so no fully connected head to replace; give it one as last layer")
-    known = ", ".join(repr(path) for path in linears[-3:]) or "none"
-    try:
-        layer = model.get_submodule(head)
-    except AttributeError:
-        raise ValueError(f"head: {kind} has no layer {head!r}; its last linear layers are {known}") from None
-    if head == "" or not isinstance(layer, nn.Linear):
-        hint = "; create it with num_classes > 0" if isinstance(layer, nn.Identity) else ""
-        raise ValueError(
-            f"head: {head!r} of {kind} is {type(layer).__name__}, and an nn.Linear inside the model is needed; "
-            f"its last linear layers are {known}{hint}"
-        )
-    paths = tuple(path for path, module in model.named_modules(remove_duplicate=False) if module is layer)
-    _check_head(model, head, layer, paths, fresh=fresh)
-    return paths
-
-
-def _check_head(model: nn.Module, head: str, layer: nn.Linear, paths: tuple[str, ...], *, fresh: bool) -> None:
-    kind = type(model).__name__
-    if isinstance(layer.weight, nn.parameter.UninitializedParameter):
-        raise ValueError(f"head: {head!r} of {kind} is lazy; run one batch through the model first")
-    if fresh and (nn.utils.parametrize.is_parametrized(layer) or "weight" not in layer._parameters):
-        raise ValueError(f"head: {head!r} of {kind} is parametrized and cannot be drawn anew; use init='copy'")
-    own = {id(parameter) for parameter in layer.parameters()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) in own and name.rpartition(".")[0] not in paths and not name.startswith(f"{head}."):
-            raise ValueError(f"head: {head!r} of {kind} shares its weights with {name!r}; heads of their own cannot")
 
 
 def parse_transforms(
@@ -88,6 +39,13 @@ def parse_transforms(
         else:
             names += d4.parse((item,))
     return tuple(names) or d4.parse(()), custom
+
+
+def check_options(*, heads: str, init: str, bn: str) -> None:
+    """Raise if one of a network's options is unknown."""
+    one_of("heads", heads, ("separate", "shared"))
+    one_of("init", init, ("fresh", "copy"))
+    one_of("bn", bn, ("joint", "separate"))
 
 
 def one_of(argument: str, value: Any, known: tuple[str, ...]) -> None:
@@ -142,73 +100,42 @@ def check_transformed(name: str, x: Tensor, y: Any) -> None:
         )
 
 
+def traced(x: Tensor) -> bool:
+    """Whether the forward becomes a graph: it is compiled, exported, or traced by `torch.jit` or fx."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or isinstance(x, torch.fx.Proxy)
+
+
 def readable(x: Tensor) -> bool:
-    """Whether looking at the values is free and can be traced."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether reading the values costs nothing and cannot become part of a graph."""
+    return x.device.type == "cpu" and not traced(x)
 
 
-def first_features(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
-    """f(x), and whether the layer taken out at ``path`` was the model's last: its place hands on −f(x).
-
-    Only a model in which nothing follows returns just that.
-    """
-    seen: list[Tensor] = []
-
-    def negate(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        seen.append(output)
-        return -output
-
-    kind = type(backbone).__name__
-    misplaced = (
-        f"{kind} does not end in {path!r}: its output is not that layer's. Give the last linear layer as head='path', "
-        "and leave out what follows it, such as a softmax or a second head"
-    )
-    hook = backbone.get_submodule(path).register_forward_hook(negate)
+def certain(condition: Tensor) -> bool:
+    """Whether a condition is true; False if nobody knows, because the tensor has no value that could be read."""
     try:
-        negated = backbone(x)
-    except RuntimeError as error:
-        if seen:  # a later layer met features where it expected that layer's output
-            raise ValueError(misplaced) from error
-        if x.is_floating_point() or isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise ValueError(  # not before it was tried: a model may scale its images itself
-            f"images: {x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
-            "model was trained: x.float() / 255"
-        ) from error
-    finally:
-        hook.remove()
-    if not isinstance(negated, Tensor):
-        raise TypeError(
-            f"{kind} returns {type(negated).__name__}, not one tensor of class scores; switch auxiliary outputs off, "
-            "or wrap it in a module that returns the scores"
-        )
-    if len(seen) != 1 or not _same(-seen[0], negated):
-        raise ValueError(misplaced)
-    if negated.ndim != 2:
-        raise ValueError(
-            f"{path!r} gets features of shape {tuple(negated.shape)}; (batch, features) is needed: pool the image's "
-            "positions before the last layer"
-        )
-    return -negated
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b.to(a.dtype), rtol=0, atol=0, equal_nan=True)
+        return bool(condition)
+    except RuntimeError:  # under vmap, or for a fake tensor
+        return False
 
 
 def check_images(x: Tensor, names: Sequence[str]) -> None:
-    """A batch of images that the named transforms can act on."""
+    """Raise unless ``x`` is a batch of images that the named transforms can act on."""
+    square = [name for name in names if name in d4.NAMES and d4.swaps_sides(name)]
+    if isinstance(x, torch.fx.Proxy):  # no shape yet: the checks become part of the graph
+        torch._assert(x.ndim == 4, "images: a batch of shape (B, C, H, W) is needed")
+        if square:
+            torch._assert(x.shape[-1] == x.shape[-2], f"images: {' '.join(square)} need square images")
+        return
     if not isinstance(x, Tensor) or x.ndim != 4:
         given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"images: {given} was given; a batch of shape (B, C, H, W) is needed")
-    square = [name for name in names if name in d4.NAMES and d4.swaps_sides(name)]
     if square and x.shape[-1] != x.shape[-2]:
         turned = list(dict.fromkeys(square))
         swap = "swaps height and width and needs" if len(turned) == 1 else "swap height and width and need"
         raise ValueError(
             f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(turned)} {swap} square images; r0 r2 m0 m2 work on any"
         )
-    if readable(x) and x.is_floating_point() and not torch.isfinite(x).all():
+    if readable(x) and x.is_floating_point() and certain(~torch.isfinite(x).all()):
         raise ValueError("images: the batch holds NaN or infinite values")
 
 
@@ -223,14 +150,22 @@ def check_logits(logits: Tensor) -> None:
         )
 
 
-def check_criterion(logits: Tensor, criterion: Any, settings: Sequence[str]) -> None:
+def check_criterion(
+    logits: Tensor, criterion: Any, label_smoothing: float, sample_weight: Tensor | None, reduction: str
+) -> None:
     """Raise if a criterion cannot be called or is given together with settings of the built-in cross-entropy."""
     check_logits(logits)
     if not callable(criterion):
         raise TypeError(f"criterion: {type(criterion).__name__} was given; a callable (logits, targets) is needed")
-    if settings:
+    given = {
+        "label_smoothing": label_smoothing != 0,
+        "sample_weight": sample_weight is not None,
+        "reduction": reduction != "mean",
+    }
+    if any(given.values()):
+        settings = " and ".join(name for name in given if given[name])
         raise ValueError(
-            f"criterion: {' and '.join(settings)} cannot be combined with it; build it into the criterion, such as "
+            f"criterion: {settings} cannot be combined with it; build it into the criterion, such as "
             "nn.CrossEntropyLoss(label_smoothing=0.1)"
         )
 
@@ -261,23 +196,23 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise TypeError(f"targets: {y.dtype} of shape ({batch},); class indices must be integers")
         if readable(y) and batch:
-            low, high = (int(v) for v in y.long().aminmax())
-            if not 0 <= low <= high < k:
+            low, high = y.long().aminmax()
+            if certain((low < 0) | (high >= k)):
                 raise ValueError(
-                    f"targets: labels {low}…{high} with {k} classes; 0…{k - 1} are valid; to ignore a label, use "
-                    "criterion=nn.CrossEntropyLoss(ignore_index=…)"
+                    f"targets: labels {int(low)}…{int(high)} with {k} classes; 0…{k - 1} are valid; to ignore "
+                    "a label, use criterion=nn.CrossEntropyLoss(ignore_index=…)"
                 )
     elif y.shape == (batch, k):
         if not y.is_floating_point():
             raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; probabilities must be floating point")
-        if readable(y) and not (y >= 0).all():
+        if readable(y) and certain(~(y >= 0).all()):
             raise ValueError("targets: probabilities must be 0 or more, and not NaN")
         if readable(y) and batch:
-            least, most = (float(v) for v in y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)).aminmax())
-            if not 1 - 1e-2 <= least <= most <= 1 + 1e-2:
+            least, most = y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)).aminmax()
+            if certain((least < 1 - 1e-2) | (most > 1 + 1e-2)):
                 raise ValueError(
-                    f"targets: rows sum to {least:.3g}…{most:.3g}; probabilities must sum to 1. For several labels, or "
-                    "none, per image use criterion=nn.BCEWithLogitsLoss()"
+                    f"targets: rows sum to {float(least):.3g}…{float(most):.3g}; probabilities must sum to 1. "
+                    "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()"
                 )
     else:
         raise ValueError(
@@ -286,5 +221,5 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
     if sample_weight is not None:
         if sample_weight.shape != (batch,):
             raise ValueError(f"sample_weight: shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed")
-        if readable(sample_weight) and not (sample_weight.sum() > 0 and (sample_weight >= 0).all()):
+        if readable(sample_weight) and certain(~((sample_weight.sum() > 0) & (sample_weight >= 0).all())):
             raise ValueError("sample_weight: 0 or more each, and more than 0 in all, is needed")

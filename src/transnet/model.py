@@ -15,26 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transnet import d4
-from transnet.batchnorm import copies_in_batch, merge_statistics, split_statistics
+from transnet import d4, inputs
+from transnet.batchnorm import check_split, copies_in_batch, merge_statistics, split_statistics
 from transnet.conventions import TimmConventions
+from transnet.copying import copies_of_cached, copy_module
 from transnet.distillation import distillation_loss, student_of
-from transnet.inputs import (
-    EvalOutput,
-    Transform,
-    check_criterion,
-    check_eval_output,
-    check_images,
-    check_prunable,
-    check_targets,
-    check_transformed,
-    find_head,
-    first_features,
-    head_indices,
-    mean_loss,
-    one_of,
-    parse_transforms,
-)
+from transnet.head import HeadPlace, boxed_features, find_head, first_features
+from transnet.independence import warn_if_images_mix
 
 # --------------------------------------------------------------------------- section 3.1: h = g∘f, and one g_t per t
 
@@ -65,31 +52,27 @@ class TransNet(TimmConventions, nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        transforms: str | Iterable[Transform] = ("r0", "r1"),
+        transforms: str | Iterable[inputs.Transform] = ("r0", "r1"),
         *,
         heads: Literal["separate", "shared"] = "separate",
         init: Literal["fresh", "copy"] = "fresh",
         bn: Literal["joint", "separate"] = "joint",
         head: str | None = None,
-        eval_output: EvalOutput = "full",
+        eval_output: inputs.EvalOutput = "full",
     ) -> None:
         super().__init__()
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model: an nn.Module is needed, {type(model).__name__} was given")
         if isinstance(model, TransNet):
             raise TypeError("model: a TransNet was given, which has its heads already; give a plain model: net.prune()")
-        one_of("heads", heads, ("separate", "shared"))
-        one_of("init", init, ("fresh", "copy"))
-        one_of("bn", bn, ("joint", "separate"))
-        self._names, self._custom = parse_transforms(transforms)
+        inputs.check_options(heads=heads, init=init, bn=bn)
+        self._names, self._custom = inputs.parse_transforms(transforms)
         self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one where it has several names
         self.eval_output = eval_output
         self._bn = bn
-        self._checked = False
+        self._checked = self._no_op_follows = self._compared = False
 
-        self.backbone = copy.deepcopy(model)  # f: the model with its last layer taken out
+        self.backbone = copy_module(model)  # f: the model with its last layer taken out
         linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
-        self._put(self.backbone, nn.Identity().train(model.training))
+        self._put(self.backbone, HeadPlace().train(model.training))
         self.heads = nn.ModuleList()
         for _ in range(1 if heads == "shared" else len(self._names)):
             g = copy.deepcopy(linear)
@@ -108,19 +91,19 @@ class TransNet(TimmConventions, nn.Module):
         return self._names
 
     @property
-    def eval_output(self) -> EvalOutput:
+    def eval_output(self) -> inputs.EvalOutput:
         """What ``net(x)`` returns in evaluation mode: ``"full"``, ``"pruned"`` or ``"heads"``; it can be assigned."""
         return self._eval_output
 
     @eval_output.setter
-    def eval_output(self, value: EvalOutput) -> None:
-        check_eval_output(value, self._names)
+    def eval_output(self, value: inputs.EvalOutput) -> None:
+        inputs.check_eval_output(value, self._names)
         self._eval_output = value
 
-    def forward(self, x: Tensor, *, across: bool = False) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """In training mode, `logits`; in evaluation mode, what ``eval_output`` names."""
-        if self.training or across or self._eval_output == "heads":
-            return self.logits(x, across=across)
+        if self.training or self._eval_output == "heads":
+            return self.logits(x)
         if self._eval_output == "pruned":
             return self._logits(x, [self._names.index("r0")])[:, 0]
         return self.logits(x).mean(1)
@@ -133,29 +116,35 @@ class TransNet(TimmConventions, nn.Module):
         return self._logits(x, range(len(self._names)), across=across)
 
     def _logits(self, x: Tensor, which: Sequence[int], *, across: bool = False) -> Tensor:
-        check_images(x, [self._names[i] for i in which])
+        inputs.check_images(x, [self._names[i] for i in which])
         copies = [self._transform(self._names[i], x) for i in which]
         fewer = self._bn == "separate" and len(which) != len(self._names)
+        if self._bn == "separate":
+            check_split(self.backbone)
         with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
             features = self._features(torch.cat(copies) if len(copies) > 1 else copies[0])
+        if not (self.training or inputs.traced(x) or self._compared):
+            self._compared = warn_if_images_mix(self.backbone, copies[0])
         parts = features.unflatten(0, (len(which), x.shape[0]))
         if across:
             return torch.stack([self._g(i)(parts) for i in which], dim=2).transpose(0, 1)
-        return torch.stack([self._g(i)(part) for i, part in zip(which, parts.unbind(0), strict=True)], dim=1)
+        return torch.stack([self._g(which[j])(parts[j]) for j in range(len(which))], dim=1)
 
     def _transform(self, name: str, x: Tensor) -> Tensor:
         if name not in self._custom:
             return d4.apply(name, x)
         y = self._custom[name](x.clone())  # r0's copy is x itself: a transform that works in place must not reach it
-        check_transformed(name, x, y)
+        inputs.check_transformed(name, x, y)
         return d4.keep_format(y, x)
 
     def _features(self, x: Tensor) -> Tensor:
-        """f(x); the first batch shows whether the layer taken out was the model's last."""
-        if self._checked or torch.compiler.is_compiling() or not len(x):
+        """f(x); the first batch shows whether the layer that was taken out was the model's last."""
+        if inputs.traced(x) and not self._no_op_follows:
+            return boxed_features(self.backbone, self._head_paths[0], x)  # reading `_checked` would make it a guard
+        if self._checked:
             return self.backbone(x)
-        features = first_features(self.backbone, self._head_paths[0], x)
-        self._checked = True
+        features, no_op_follows = first_features(self.backbone, self._head_paths[0], x)
+        self._checked, self._no_op_follows = no_op_follows is not None, bool(no_op_follows)
         return features
 
     def _put(self, backbone: nn.Module, layer: nn.Module) -> None:
@@ -210,9 +199,9 @@ class TransNet(TimmConventions, nn.Module):
             flip: add the left-right flipped images, h_t(t(flip(x))), at twice the passes. Only where flipped
                 images are natural.
         """
-        one_of("average", average, ("logits", "probabilities"))
-        which = range(len(self._names)) if heads is None else head_indices(heads, self._names)
-        check_images(x, [self._names[i] for i in which])
+        inputs.one_of("average", average, ("logits", "probabilities"))
+        which = range(len(self._names)) if heads is None else inputs.head_indices(heads, self._names)
+        inputs.check_images(x, [self._names[i] for i in which])
         views = [x, d4.apply("m0", x)] if flip else [x]
         logits = torch.cat([self._logits(view, which) for view in views], dim=1)
         return (logits if average == "logits" else logits.softmax(-1)).mean(1)
@@ -224,7 +213,7 @@ class TransNet(TimmConventions, nn.Module):
 
         It keeps ``eval_output``, except that without r0 ``"pruned"`` becomes ``"full"``.
         """
-        which = head_indices(names, self._names)
+        which = inputs.head_indices(names, self._names)
         if len(set(which)) < len(which):
             raise ValueError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
         net = copy.deepcopy(self)
@@ -247,8 +236,8 @@ class TransNet(TimmConventions, nn.Module):
                 padding had to change then have one more state-dict key, so that the plain model refuses them.
             image_size: side, or (height, width), of the images; needed where ``name`` is not r0.
         """
-        check_prunable(name, self._names, custom=name in self._custom, sized=image_size is not None)
-        model = copy.deepcopy(self.backbone)
+        inputs.check_prunable(name, self._names, custom=name in self._custom, sized=image_size is not None)
+        model = copy_module(self.backbone)
         merge_statistics(model)
         self._put(model, copy.deepcopy(self._g(self._names.index(name))))
         if name == "r0" or image_size is None:
@@ -256,6 +245,12 @@ class TransNet(TimmConventions, nn.Module):
         from transnet.folding.fold import fold
 
         return fold(model, name, image_size=image_size)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TransNet":
+        memo.update(copies_of_cached(self))
+        net = memo[id(self)] = self.__new__(type(self))
+        net.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return net
 
     def extra_repr(self) -> str:
         """What `repr` shows before the submodules."""
@@ -287,16 +282,11 @@ def heads_loss(
         sample_weight: (B,), relative: each head's loss is the weighted mean over the batch.
         reduction: ``"mean"`` for the loss, ``"none"`` for one value per head (m,).
     """
-    one_of("reduction", reduction, ("mean", "none"))
+    inputs.one_of("reduction", reduction, ("mean", "none"))
     if criterion is not None:
-        given = {
-            "label_smoothing": label_smoothing != 0,
-            "sample_weight": sample_weight is not None,
-            "reduction": reduction != "mean",
-        }
-        check_criterion(logits, criterion, [name for name, is_given in given.items() if is_given])
-        return torch.stack([mean_loss(criterion(head, y), len(logits)) for head in logits.unbind(1)]).mean()
-    check_targets(logits, y, label_smoothing, sample_weight)
+        inputs.check_criterion(logits, criterion, label_smoothing, sample_weight, reduction)
+        return torch.stack([inputs.mean_loss(criterion(head, y), len(logits)) for head in logits.unbind(1)]).mean()
+    inputs.check_targets(logits, y, label_smoothing, sample_weight)
     batch, m, _ = logits.shape
     target = y if y.is_floating_point() else y.long()
     target = target.unsqueeze(1).expand(batch, m, *target.shape[1:]).flatten(0, 1)

@@ -27,7 +27,7 @@ from transnet.train.eval_loader import Looker
 from transnet.train.evaluate import evaluating
 from transnet.train.objective import objective_of
 from transnet.train.schedule import learning_rates
-from transnet.train.step import Feed, Step
+from transnet.train.step import Feed, Step, training_module
 from transnet.train.stopwatch import Took
 from transnet.train.user_warnings import of_heads, of_settings
 
@@ -106,7 +106,7 @@ class Prepared:
             autocast=self.autocast,
             compile=config.compile and cuda,
             capture=config.cuda_graph and cuda and not together,
-            module=nn.parallel.DistributedDataParallel(self.net) if together else None,
+            module=nn.parallel.DistributedDataParallel(training_module(self.net, self.objective)) if together else None,
         )
 
     def _open(self) -> DataSet:
@@ -174,7 +174,8 @@ class Prepared:
     def _try(self, net: TransNet, n: int, field: str, complaint: str) -> None:
         """A made-up batch, so that a model that does not fit the images is a message and not a traceback."""
         data = self.data
-        images = torch.zeros(n, data.channels, data.image_size, data.image_size, device=self.device)
+        own = torch.Generator().manual_seed(0)  # so that the run's random numbers stay as they are
+        images = torch.rand(n, data.channels, data.image_size, data.image_size, generator=own).to(self.device)
         try:
             with torch.no_grad():
                 net(images)

@@ -171,7 +171,7 @@ class Step:
         device = feed.labels.device
         m = len(net.transforms)
         self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
-        self.module = module or net  # what is called: the network, or DDP around it
+        self.module = module or training_module(net, objective)  # what is called: this, or DDP around it
         self.classes, self.autocast, self.across = classes, autocast, objective.across
         self.rates = rates.to(device)
         self.done = torch.zeros(1, dtype=torch.int64, device=device)  # steps of the whole run
@@ -231,7 +231,7 @@ class Step:
         if self.feed.mixes:
             x, target = mix(x, y, self.feed.mix[self.feed.at][0], self.classes)
         with self.autocast():
-            logits = self.module(x, across=True) if self.across else self.module(x)
+            logits = self.module(x)
         logits = logits.float()
         said = Said(self.net, logits)
         if self.across:
@@ -286,6 +286,22 @@ class Step:
             with torch.no_grad():
                 for tensor, value in zip(tensors, before, strict=True):
                     tensor.copy_(value)
+
+
+class _Across(nn.Module):
+    """The logits of every head on every copy, as a module, so that DDP can wrap it."""
+
+    def __init__(self, net: TransNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net.logits(x, across=True)
+
+
+def training_module(net: TransNet, objective: Objective) -> nn.Module:
+    """The module whose output the objective needs; wrap this one in DDP."""
+    return _Across(net) if objective.across else net
 
 
 def _per_head(logits: Tensor, target: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-# Every target works on a fresh machine with Python ≥ 3.11, make and git: it builds .venv first where that is
-# missing or older than pyproject.toml or constraints.txt.
+# Every target works on a fresh machine with Python ≥ 3.11, make and git. It first builds .venv if that is missing
+# or older than pyproject.toml or constraints.txt.
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -7,7 +7,7 @@ STAMP := .venv/installed
 
 .PHONY: help test test-all check demo docs format clean
 
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
@@ -19,28 +19,29 @@ $(STAMP): pyproject.toml constraints.txt
 
 PYTEST := $(PY) -m pytest -n auto --durations=15
 
-test: $(STAMP) ## the tests, without those marked slow
+test: $(STAMP) ## the tests, except the slow ones
 	$(PYTEST) --dist loadfile -m "not slow"
 
 test-all: $(STAMP) ## the slow tests
 	$(PYTEST) --dist worksteal -m slow
 
-check: $(STAMP) ## ruff and mypy
+check: $(STAMP) ## ruff, mypy, the layers of imports, and the tables in README and docs
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	.venv/bin/lint-imports --no-cache
 	$(PY) benchmarks/fill_tables.py --check
 
-demo: $(STAMP) ## base against TransNet on digits, under two minutes
+demo: $(STAMP) ## compare TransNet with a plain network on digits, under two minutes
 	.venv/bin/transnet demo
 
-docs: $(STAMP) ## the documentation as a site, in site/; any warning is an error
+docs: $(STAMP) ## build the documentation in site/; a warning is an error
 	$(PY) -m mkdocs build --strict
 	@echo "Open site/index.html, or with search: $(PY) -m http.server --directory site"
 
-format: $(STAMP) ## put the code into the project's format
+format: $(STAMP) ## format the code
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
 clean: ## remove the environment, the site and caches
-	rm -rf .venv site .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv site .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from environment import environment
 from transnet import anytime, load
-from transnet.early_exit import calibrate, curve, draw
+from transnet.early_exit import calibrate, curve
 from transnet.runs.description import Description
 from transnet.runs.folder import Run
 from transnet.ship.models import model_of
@@ -111,6 +111,8 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
         for name, row in rows.items()
     ) + f"; keeps {kept}", flush=True)  # fmt: skip
     if figure:
+        from transnet.report.early_exit import draw
+
         draw(curve(test.views[0], labels), figure, chosen=confidence, title=f"{about.model}, test split")
     trained = vars(run.settings().train)
     return {

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from small_runs import images_file
-from transnet.errors import TransnetError
+from transnet.errors import FileError
 from transnet.report.page import write_report
-from transnet.study.plan import Study
-from transnet.study.reproduce import reproduce
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -53,14 +50,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, small_study: Path) -> Iterator[Any]:
-    look(browser, 1280)
+    show_width(browser, 1280)
     browser.get("about:blank")
     browser.get((small_study / "report.html").as_uri())
     yield browser
     assert browser.get_log("browser") == []
 
 
-def look(browser: Any, width: int) -> None:
+def show_width(browser: Any, width: int) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
@@ -75,7 +72,7 @@ def column(page: Any, table: str, index: int) -> list[str]:
 
 def test_it_renders_tables_and_figures(page: Any) -> None:
     assert page.title == "TransNet: digits-fast"
-    assert column(page, "digits-fast-pruned", 0)[:4] == ["base", "PT2", "PT3", "PT4"]
+    assert column(page, "digits-fast-pruned", 0)[:4] == ["baseline", "PT2", "PT3", "PT4"]
     for svg in page.find_elements("css selector", "figure svg"):
         assert svg.size["width"] > 300
         assert svg.size["height"] > 150
@@ -95,10 +92,10 @@ def test_a_click_sorts_and_another_turns_it_round(page: Any, index: int) -> None
 
 def test_rows_without_a_value_sort_last_both_ways(page: Any) -> None:
     heads = page.find_elements("css selector", "#digits-fast-pruned thead button")
-    to_base = next(i for i, head in enumerate(heads) if head.text == "to base")
+    to_base = next(i for i, head in enumerate(heads) if head.text == "to baseline")
     for _ in range(2):
         heads[to_base].click()
-        assert column(page, "digits-fast-pruned", 0)[-1] == "base"
+        assert column(page, "digits-fast-pruned", 0)[-1] == "baseline"
 
 
 def test_a_run_is_one_click_away(page: Any) -> None:
@@ -131,19 +128,19 @@ def test_downloads_hold_the_tables(page: Any, small_study: Path) -> None:
     for kind, suffix in (("CSV", ".csv"), ("Markdown", ".md")):
         link = page.find_element("link text", kind)
         name = link.get_attribute("download")
-        assert name == f"digits-fast-pruned{suffix}"
+        assert name == f"digits-fast-summary{suffix}"
         assert page.execute_script(script, link.get_attribute("href")) == (small_study / "tables" / name).read_text()
 
 
 @pytest.mark.parametrize("width", [360, 768, 1600])
 def test_no_screen_has_to_scroll_sideways(page: Any, width: int) -> None:
-    look(page, width)
+    show_width(page, width)
     page.execute_script("document.querySelectorAll('details').forEach(details => details.open = true)")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
 
 
 def test_a_phone_shows_figures_whole(page: Any) -> None:
-    look(page, 390)
+    show_width(page, 390)
     for svg in page.find_elements("css selector", "figure svg"):
         assert svg.rect["x"] >= 0
         assert svg.rect["x"] + svg.rect["width"] <= 390
@@ -157,14 +154,14 @@ def test_figures_stand_two_in_a_row_where_they_fit(page: Any) -> None:
     def places() -> list[tuple[int, int]]:
         return [(svg.rect["x"], svg.rect["y"]) for svg in page.find_elements("css selector", "figure svg")]
 
-    look(page, 1400)
+    show_width(page, 1400)
     (left, above), (right, beside), (_, below), _ = places()
     assert left < right
     assert abs(above - beside) < 2
     assert below > above
-    look(page, 390)
+    show_width(page, 390)
     assert len({x for x, _ in places()}) == 1
-    look(page, 1400)
+    show_width(page, 1400)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         assert len({x for x, _ in places()}) == 1
@@ -173,7 +170,7 @@ def test_figures_stand_two_in_a_row_where_they_fit(page: Any) -> None:
 
 
 def test_a_phones_tables_have_a_header_of_one_line_sorted_or_not(page: Any) -> None:
-    look(page, 390)
+    show_width(page, 390)
     table = page.find_element("id", "digits-fast-pruned")
     header, row = (table.find_element("css selector", f"{part} tr") for part in ("thead", "tbody"))
     before = header.rect["height"]
@@ -194,10 +191,10 @@ def test_a_wide_table_says_where_there_is_more_and_keeps_its_names(page: Any) ->
         found: str = page.execute_script("return getComputedStyle(arguments[0], '::after').opacity", box)
         return found
 
-    look(page, 1600)
+    show_width(page, 1600)
     WebDriverWait(page, 10).until(lambda _: edges() == set())
     assert opacity() == "0"
-    look(page, 390)
+    show_width(page, 390)
     WebDriverWait(page, 10).until(lambda _: edges() == {"more-right"})
     assert opacity() == "1"
     name = page.find_element("css selector", "#digits-fast-pruned tbody th")
@@ -236,19 +233,63 @@ def test_nothing_comes_from_the_network(page: Any, small_study: Path) -> None:
     assert str(small_study) not in text
 
 
-def test_data_that_moved_is_taken_from_where_it_lies(tmp_path: Path) -> None:
-    data = images_file(tmp_path / "before.npz")
-    study = Study("ensembles", data=str(data), seeds=1, epochs=1, out=str(tmp_path / "study"), device="cpu",
-                  model="resnet8-small")  # fmt: skip
-    reproduce(study, quiet=True)
-    measured = json.loads(next((tmp_path / "study" / "measured").glob("*.json")).read_text())["parts"]
-    shutil.rmtree(tmp_path / "study" / "measured")
-    data.rename(tmp_path / "after.npz")
-    write_report(tmp_path / "study", data=str(tmp_path / "after.npz"), device="cpu")
-    again = json.loads(next((tmp_path / "study" / "measured").glob("*.json")).read_text())["parts"]
-    assert again.keys() == measured.keys()
+def changed_result(study: Path, run: str, change: Any) -> None:
+    path = study / "runs" / run / "result.json"
+    result = json.loads(path.read_text())
+    change(result)
+    path.write_text(json.dumps(result))
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TransnetError, match="no finished run of a study in it; make one with"):
+    with pytest.raises(FileError, match="no finished run"):
         write_report(tmp_path)
+
+
+def test_a_single_run_is_refused(small_study: Path) -> None:
+    with pytest.raises(FileError, match="evaluate"):
+        write_report(small_study / "runs" / "digits-fast-t2-s0")
+
+
+def test_runs_that_saw_different_data_are_not_compared(small_study: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(small_study, tmp_path / "copy")
+    changed_result(copy, "digits-fast-t2-s1", lambda result: result["config"]["data"].update(fingerprint="another"))
+    with pytest.raises(FileError, match="digits-fast-t2-s1"):
+        write_report(copy)
+
+
+def test_damaged_results_are_named(small_study: Path, tmp_path: Path) -> None:
+    name = "digits-fast-base-s0"
+    shutil.copytree(small_study / "runs" / name, tmp_path / "runs" / name)
+    assert write_report(tmp_path).exists()
+    (tmp_path / "runs" / name / "result.json").write_text("{}")
+    with pytest.raises(FileError, match=name):
+        write_report(tmp_path)
+
+
+def test_variants_of_any_name_are_reported(small_study: Path, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for kind, name in (("t2", "wide"), ("base", "plain")):
+            run = small_study / "runs" / f"digits-fast-{kind}-s{seed}"
+            shutil.copytree(run, tmp_path / "runs" / f"mine-{name}-s{seed}")
+    page = write_report(tmp_path).read_text()
+    assert "wide, all heads" in page
+    assert (tmp_path / "tables" / "mine-variants.csv").exists()
+
+
+def test_a_table_that_is_no_longer_made_is_deleted(small_study: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(small_study, tmp_path / "copy")
+    for run in copy.glob("runs/*-a*-s*"):
+        shutil.rmtree(run)
+    assert (copy / "tables" / "digits-fast-ablation.md").exists()
+    write_report(copy)
+    assert not (copy / "tables" / "digits-fast-ablation.md").exists()
+    assert (copy / "tables" / "digits-fast-pruned.md").exists()
+
+
+def test_kept_files_name_no_path_of_the_machine(small_study: Path) -> None:
+    files = [path for path in small_study.rglob("*") if path.suffix in (".json", ".jsonl", ".html", ".md")]
+    assert len(files) > 60
+    for path in files:
+        assert str(small_study) not in path.read_text(), path
+    command = json.loads((small_study / "runs" / "digits-fast-t2-s1" / "result.json").read_text())["command"]
+    assert "--out digits-fast-t2-s1" in command

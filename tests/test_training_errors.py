@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from small_runs import Plain, command, epochs_written, images_file, normalised, plain, run, settings
-from transnet import TransNet, load
+from transnet import load
 from transnet.errors import ConfigError
-from transnet.report.kernels import score_kernels
 from transnet.runs.folder import Run
 from transnet.train.device import is_for_want_of_memory
 from transnet.train.distributed import World
@@ -142,8 +141,6 @@ def test_a_penalty_on_kernels_needs_kernels(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="invariance_weight: Sequential has no square kernels larger than 1×1"):
         run(data, tmp_path / "run", model=flat, invariance_weight=1.0)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="invariance: a Sequential has no square kernels"):
-        score_kernels(TransNet(flat), group="r0,r1", measure="l2")
 
 
 def test_stray_commas_among_the_transforms_do_no_harm(data: Path, tmp_path: Path) -> None:

@@ -254,31 +254,3 @@ def tradeoff(logits: Tensor, y: Tensor, chosen_on: tuple[Tensor, Tensor]) -> Cur
     """
     chosen = {calibrate(*chosen_on, passes=passes) for passes in BUDGETS if passes < logits.shape[1]}
     return curve(logits, y, torch.tensor(sorted(chosen | {0.5, 1.0}), dtype=torch.float64))
-
-
-def draw(points: Curve, out: Path, *, chosen: float | None = None, title: str = "") -> list[Path]:
-    """The accuracy/cost curve as a figure, SVG and PNG.
-
-    Args:
-        points: what `curve` returned.
-        out: path of the figure without its ending.
-        chosen: a threshold to mark.
-        title: above the figure.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(points.passes, 100 * points.accuracy, color="#1f6f8b", label="anytime")
-    axes.axhline(100 * points.full, color="#999999", linestyle="--", linewidth=1, label=f"all {points.heads} heads")
-    if chosen is not None:
-        at = int((points.confidence - chosen).abs().argmin())
-        place = float(points.passes[at]), 100 * float(points.accuracy[at])
-        axes.plot(*place, "o", color="#c8553d", label=f"confidence {chosen:.3g}: {place[0]:.2f} passes")
-    axes.set(xlabel="passes of the backbone per image", ylabel="accuracy %", title=title)
-    axes.legend(frameon=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    files = [out.with_name(out.name + ending) for ending in (".svg", ".png")]
-    for file in files:
-        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
-    return files

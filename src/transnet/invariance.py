@@ -15,6 +15,7 @@ kernels of a group-equivariant network score like random ones.
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -77,6 +78,34 @@ def layer_invariance(
     kernels that are not square (no quarter turn acts on them) are left out; a ResNet-18 has the paper's 17.
     """
     return {name: invariance_score(weight.detach(), group, measure) for name, weight in kernels(model).items()}
+
+
+@dataclass(frozen=True)
+class LayerScore:
+    """The kernels of one layer: their number, the mean and standard deviation of their scores.
+
+    ``random`` is what kernels of independent normal entries score, with the layer's shape and mean norm.
+    """
+
+    mean: float
+    std: float | None
+    n: int
+    random: float
+
+
+def summarise_layers(
+    model: nn.Module, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2"
+) -> dict[str, LayerScore]:
+    """Mean and spread of each layer's scores, beside those of random kernels."""
+    weights, names = kernels(model), d4.generate(group)
+    found = {}
+    for name, values in layer_invariance(model, names, measure).items():
+        random = random_kernel_score(weights[name].shape[1:], names, "relative" if measure == "l2" else measure)
+        if measure == "l2":
+            random *= weights[name].detach().flatten(1).norm(dim=1).mean().item()
+        std = values.std().item() if len(values) > 1 else None
+        found[name] = LayerScore(values.mean().item(), std, len(values), random)
+    return found
 
 
 def invariance_penalty(

@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     files = _draw(results, options.runs, made(out)) if out else []
     if files:
-        print("drawn: " + ", ".join(str(file) for file in files if file.suffix == ".png"), file=sys.stderr)
+        print("drawn: " + ", ".join(str(file) for file in files), file=sys.stderr)
     split = {"test": "test", "val": "validation"}[options.split]
     if options.json:
         print(json.dumps(results, indent=1))
@@ -79,7 +79,8 @@ def run(arguments: Sequence[str]) -> int:
 def _draw(results: dict[str, Any], runs: Sequence[str], out: Path) -> list[Path]:
     import torch
 
-    from transnet.early_exit import Curve, draw
+    from transnet.early_exit import Curve
+    from transnet.report.early_exit import draw
 
     files = []
     names = [Path(path).resolve().name for path in runs]
@@ -89,5 +90,7 @@ def _draw(results: dict[str, Any], runs: Sequence[str], out: Path) -> list[Path]
         found = results[path]["anytime"]
         columns = {key: torch.tensor(column) for key, column in found["curve"].items()}
         title = f"{name}, {'validation' if found['judged_by'] == 'val' else 'test'} split"
-        files += draw(Curve(**columns, full=found["full"], heads=found["heads"]), out / f"anytime-{name}", title=title)
+        files.append(
+            draw(Curve(**columns, full=found["full"], heads=found["heads"]), out / f"anytime-{name}", title=title)
+        )
     return files

@@ -9,11 +9,12 @@ from typing import Annotated, Literal
 import tyro
 
 from transnet.cli.options import folder_for, made
+from transnet.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How far the kernels of finished runs are from invariant ones: a table, and the paper's Figs. 5 and 6.
+    """Measure how far the kernels of finished runs are from invariant ones: a table, and the paper's Figs. 5 and 6.
 
     Higher is less invariant for l2 and relative, more invariant for cosine and pearson. 1×1 kernels are left out.
 
@@ -23,42 +24,48 @@ class Options:
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
     """Folders of finished runs."""
     group: str = "r0,r1,r2,r3"
-    """The transforms, completed to the group they generate; one group for all runs, and more than r0."""
+    """Transforms other than r0 alone, completed to the group that they generate. All runs share one group."""
     measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
-    """l2 is the paper's score."""
+    """The score; l2 is the paper's."""
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Draw the figures here, as SVG, PDF and PNG, and keep their data as JSON."""
+    """Folder for the figures (SVG, PDF, PNG) and their data (JSON)."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Print the table, and draw the figures where asked to."""
+def main(arguments: Sequence[str]) -> int:
+    """Print the table, and draw the figures if a folder for them is given."""
     options = tyro.cli(Options, prog="transnet invariance", args=list(arguments))
     if not options.runs:
-        raise ValueError("invariance: no run given; give the folder of a finished run")
+        raise ConfigError("no run given; give the folder of a finished run", field="runs")
     out = folder_for(options.out)
     from transnet import d4
     from transnet.report.kernels import compare, draw, print_comparison
+    from transnet.runs.records import encode
 
     try:
         group = d4.generate(options.group)
     except ValueError as error:
-        raise ValueError(str(error).replace("transforms:", "--group:", 1)) from None
+        raise ConfigError(str(error).partition(": ")[2], field="group") from None
     if group == ("r0",):
-        raise ValueError(
-            f"--group: {options.group} is the identity alone, under which every kernel is invariant; add another "
-            "transform, such as r1 for all rotations or m0 for the mirror image"
+        raise ConfigError(
+            f"{options.group} is the identity alone, under which every kernel is invariant; add another transform, "
+            "such as r1 for all rotations or m0 for the horizontal flip",
+            field="group",
         )
-    comparison = compare(list(options.runs), group=options.group, measure=options.measure)
+    comparison = compare(options.runs, group=options.group, measure=options.measure)
+    content = json.dumps(encode(comparison), indent=1)
     if out:
         made(out)
     if options.json:
-        print(json.dumps(comparison, indent=1))
+        print(content)
     else:
         print_comparison(comparison)
     if out:
-        files = draw(comparison, out)
-        (out / "invariance.json").write_text(json.dumps(comparison, indent=1))
-        print("drawn: " + ", ".join(str(file) for file in files if file.suffix == ".png"), file=sys.stderr)
+        figures = draw(comparison, out)
+        (out / "invariance.json").write_text(content)
+        print("drawn: " + ", ".join(map(str, figures)), file=sys.stderr)
     return 0
+
+
+run = main

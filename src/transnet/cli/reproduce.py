@@ -20,11 +20,11 @@ def run(arguments: Sequence[str]) -> int:
         print("transnet: stopped; everything is saved. The same command goes on from here", file=sys.stderr)
         return 1
     if page:
-        from transnet.report.page import findings
-        from transnet.study.old_results import read_folder
+        from transnet.report.tables import summary_table
+        from transnet.study.results import read_runs
 
-        for group in read_folder(study.out):
-            for line in findings(group) if group.name == study.group else ():
-                print(line, file=sys.stderr)
+        for series in read_runs(study.out):
+            if series.name == study.group and (table := summary_table(series)):
+                print(table.markdown(), file=sys.stderr)
         print(page)
     return 1 if outcome.failed else 0

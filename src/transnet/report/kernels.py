@@ -1,23 +1,31 @@
 """How invariant the kernels of runs became: the paper's section 5.3 with its Figs. 5 and 6.
 
-All runs of one comparison are held against one group, never each against its own transforms: a base network's own
-group is trivial, and it would score zero.
+All runs of one comparison are scored under one group, never each under its own transforms: the baseline's own group is
+trivial, so it would score zero.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
-
-from torch import Tensor
+from typing import get_args
 
 from transnet import d4
-from transnet.errors import ConfigError
-from transnet.invariance import Measure, kernels, layer_invariance, random_kernel_score
+from transnet.errors import ConfigError, ModelError
+from transnet.invariance import ROTATIONS, LayerScore, Measure, kernels, layer_invariance, summarise_layers
 from transnet.model import TransNet
+from transnet.report import table_format as cells
+from transnet.report.measurement_cache import MeasurementCache
+from transnet.report.paper import BY_HEADS, name_of
 from transnet.report.plot_style import COLOURS, MARKERS, label, new_figure, save
+from transnet.report.table_format import EMPTY, Table
 from transnet.runs.folder import load
+from transnet.study.results import FinishedRun, Series
+from transnet.study.statistics import difference
 
-LABELS = {
+AXES = {
     "l2": "IS: distance to the nearest invariant kernel",
     "relative": "distance / norm of the kernel",
     "cosine": "cosine similarity with the group mean",
@@ -32,133 +40,224 @@ MEANING = {
 }
 
 
-def compare(paths: list[str], *, group: str, measure: Measure) -> dict[str, Any]:
-    """Mean and spread per layer of every run, and every kernel of the last layer.
+@dataclass(frozen=True)
+class RunKernels:
+    """The kernels of one run by one measure: every layer, and every kernel of the last layer."""
 
-    Returns:
-        ``group``, ``measure`` and ``runs``: for each run its ``transforms``, its ``layers`` (``mean``, ``std``, ``n``
-        and ``random``: what a kernel of independent normal entries of the same shape scores, for l2 at the layer's
-        mean norm) and every kernel's value in the ``last`` layer.
+    transforms: str = ""
+    layers: dict[str, LayerScore] = field(default_factory=dict)
+    last: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs under one group, by one measure."""
+
+    group: str
+    measure: Measure
+    runs: dict[str, RunKernels]
+
+    @property
+    def random(self) -> dict[str, float]:
+        """Every layer of any run, with the score of random kernels in the first run that has the layer."""
+        deepest = max(self.runs.values(), key=lambda run: len(run.layers)).layers
+        layers = dict.fromkeys([*deepest, *(layer for run in self.runs.values() for layer in run.layers)])
+        return {
+            layer: next(run.layers[layer].random for run in self.runs.values() if layer in run.layers)
+            for layer in layers
+        }
+
+
+@dataclass(frozen=True)
+class MeasuredKernels(RunKernels):
+    """What is kept of a study's run: Figs. 5 and 6 by l2, and the last layer's mean by every measure.
+
+    A network without square kernels larger than 1×1 has no layers.
+    """
+
+    last_layer: dict[str, float] = field(default_factory=dict)
+    random: dict[str, float] = field(default_factory=dict)
+
+
+def compare(paths: Sequence[str], *, group: str = ROTATIONS, measure: Measure = "l2") -> Comparison:
+    """Score the kernels of finished runs.
+
+    Raises:
+        ConfigError: if a setting is wrong, or a run is given twice.
+        ModelError: if a network has no kernels to score.
     """
     if measure not in get_args(Measure):
         raise ConfigError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
     if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise ConfigError("invariance: a run is given twice")
+        raise ConfigError("a run is given twice", field="runs")
     names = d4.generate(group)
-    runs = {str(path): score_kernels(load(path), group=names, measure=measure) for path in paths}
-    return {"group": ",".join(names), "measure": measure, "runs": runs}
+    return Comparison(",".join(names), measure, {path: score_run(load(path), names, measure) for path in paths})
 
 
-def score_kernels(net: TransNet, *, group: str | tuple[str, ...], measure: Measure) -> dict[str, Any]:
-    """One run's entry of `compare`.
+def score_run(net: TransNet, group: Sequence[str], measure: Measure) -> RunKernels:
+    """Score the kernels of one network."""
+    layers = summarise_layers(net.backbone, group, measure)
+    if not layers:
+        raise ModelError(f"a {type(net.backbone).__name__} has no square kernels larger than 1×1")
+    last = layer_invariance(net.backbone, group, measure)[list(layers)[-1]]
+    return RunKernels(",".join(net.transforms), layers, tuple(last.tolist()))
 
-    Raises:
-        ConfigError: where the network has no kernels to score.
-    """
+
+def measure_series(series: Series, cache: MeasurementCache) -> list[tuple[FinishedRun, MeasuredKernels]]:
+    """The kernels of the baseline and of T2 to T4, from earlier measurements and from weights that are there."""
+    found = []
+    for run in (run for kind in BY_HEADS for run in series.of(kind)):
+        measured = cache.get(MeasuredKernels, f"kernels: {run.name}", [run], partial(_measure, run))
+        if measured and measured.layers:
+            found.append((run, measured))
+    return found
+
+
+def _measure(run: FinishedRun) -> MeasuredKernels | None:
+    if not run.has_weights:
+        return None
+    net = load(run.path)
     if not kernels(net.backbone):
-        raise ConfigError(f"invariance: a {type(net.backbone).__name__} has no square kernels larger than 1×1")
-    scores = layer_invariance(net.backbone, group=group, measure=measure)
-    weights = kernels(net.backbone)
-    return {
-        "transforms": ",".join(net.transforms),
-        "layers": {
-            name: {
-                "mean": values.mean().item(),
-                "std": values.std().item() if len(values) > 1 else None,
-                "n": len(values),
-                "random": _random(weights[name], group, measure),
-            }
-            for name, values in scores.items()
-        },
-        "last": scores[list(scores)[-1]].tolist(),
-    }
+        return MeasuredKernels()
+    scores = {how: score_run(net, d4.generate(ROTATIONS), how) for how in get_args(Measure)}
+    ends = {how: list(one.layers.values())[-1] for how, one in scores.items()}
+    figure = scores["l2"]
+    return MeasuredKernels(
+        figure.transforms, figure.layers, figure.last,
+        {how: end.mean for how, end in ends.items()}, {how: end.random for how, end in ends.items()},
+    )  # fmt: skip
 
 
-def draw(comparison: dict[str, Any], folder: Path, prefix: str = "") -> list[Path]:
-    """Fig. 5 (mean and spread per layer) and Fig. 6 (last layer, cumulative distribution), as SVG, PDF and PNG."""
-    axis = LABELS[comparison["measure"]]
-    group = comparison["group"].replace(",", " ")
-    runs = comparison["runs"]
-    written = []
+def one_seed(found: Sequence[tuple[FinishedRun, MeasuredKernels]]) -> tuple[int, Comparison]:
+    """The runs of the seed with the most kinds, for the figures."""
+    seeds = [run.seed for run, _ in found]
+    seed = max(sorted(set(seeds)), key=seeds.count)
+    shown: dict[str, RunKernels] = {name_of(run.kind, "full"): one for run, one in found if run.seed == seed}
+    return seed, Comparison(ROTATIONS, "l2", shown)
+
+
+def layers_table(comparison: Comparison, seed: int) -> Table:
+    """The means behind Fig. 5: every layer, and how much T2 differs from the baseline."""
+    runs = comparison.runs
+    rows = []
+    for layer, random in comparison.random.items():
+        means = [run.layers[layer].mean if layer in run.layers else None for run in runs.values()]
+        base, t2 = (runs[name].layers.get(layer) if name in runs else None for name in ("baseline", "T2"))
+        change = cells.with_error(100 * (t2.mean / base.mean - 1), None, "+.1f") if base and t2 else EMPTY
+        shown = (cells.with_error(mean, None, ".4f") if mean is not None else EMPTY for mean in means)
+        rows.append((cells.text(layer), *shown, cells.with_error(random, None, ".4f"), change))
+    columns = ("layer", *runs, "random kernels", "T2 to baseline, %")
+    note = f"Mean IS of a layer's kernels, seed {seed}. Lower is more invariant. The paper finds T2 close to the "
+    note += "baseline in all layers but the last."
+    table = Table("invariance_layers", "The layers of Fig. 5", columns, tuple(rows), (note,))
+    return table.without_empty_columns()
+
+
+def last_layer_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]], seed: int) -> Table:
+    """The last layer by all four measures, over the seeds."""
+    kinds = {run.kind: [one for other, one in found if other.kind == run.kind] for run, _ in found}
+    measures: tuple[Measure, ...] = get_args(Measure)
+    rows = [
+        (
+            cells.text(name_of(kind, "full")),
+            *(cells.mean_of([one.last_layer[how] for one in of_kind], ".4f") for how in measures),
+            cells.seeds(len(of_kind)),
+        )
+        for kind, of_kind in kinds.items()
+    ]
+    first = next(iter(kinds.values()))
+    random = (cells.mean_of([one.random[how] for one in first], ".4f") for how in measures)
+    rows.append((cells.text("random kernels"), *random, cells.seeds(len(first))))
+    columns = ("model", "IS", "IS / norm", "cosine", "pearson", "n")
+    notes = (
+        f"Mean of the last layer's kernels under {ROTATIONS.replace(',', ' ')}, mean ± standard error over seeds. IS "
+        "and IS / norm: higher is less invariant. Cosine and Pearson, with the group mean: higher is more invariant.",
+        "Random kernels have independent normal entries, the same shape and, for IS, the mean norm of the first "
+        f"model's kernels. The figures show seed {seed}.",
+    )
+    return Table("invariance", "The last layer of Figs. 5 and 6", columns, tuple(rows), notes)
+
+
+def steps_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]]) -> Table | None:
+    """What each further head changes in the last layer."""
+    kinds = {kind: [one for run, one in found if run.kind == kind] for kind in BY_HEADS}
+    rows = []
+    for (before, less), (after, more) in pairwise((kind, runs) for kind, runs in kinds.items() if runs):
+        gaps = [
+            difference([one.last_layer[how] for one in more], [one.last_layer[how] for one in less])
+            for how in ("l2", "relative")
+        ]
+        names = cells.text(name_of(after, "full")), cells.text(name_of(before, "full"))
+        counts = cells.count(len(more)), cells.count(len(less))
+        rows.append((*names, *(cells.gap(one, "+.4f") for one in gaps), *counts))
+    columns = ("model", "compared with", "difference of IS", "difference of IS / norm", "n", "n of the other")
+    note = (
+        "Differences of the last layer's mean scores with Welch's 95 % interval; below zero is more invariant. IS also "
+        "falls if kernels only become smaller, so both must fall. The paper finds more invariance with every head."
+    )
+    title = "Each further head, in the last layer"
+    return Table("invariance_steps", title, columns, tuple(rows), (note, cells.NO_SPREAD)) if rows else None
+
+
+def draw(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, Path]:
+    """Draw Fig. 5 (mean and spread per layer) and Fig. 6 (last layer, cumulative distribution)."""
+    runs, axis = comparison.runs, AXES[comparison.measure]
+    group = comparison.group.replace(",", " ")
+    names = [label(f"{Path(name).name} ({run.transforms})") for name, run in runs.items()]
 
     figure, axes = new_figure()
-    places = {name: k for k, name in enumerate(_random_scores(runs), 1)}
-    for i, (name, run) in enumerate(runs.items()):
-        layers = list(run["layers"].values())
-        at = [places[layer] + 0.08 * (i - (len(runs) - 1) / 2) for layer in run["layers"]]
+    places = {name: k for k, name in enumerate(comparison.random, 1)}
+    for i, run in enumerate(runs.values()):
+        layers = list(run.layers.values())
         axes.errorbar(
-            at, [layer["mean"] for layer in layers], _bars(layers, comparison["measure"]), fmt=MARKERS[i % 7],
-            color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=_title(name, run),
+            [places[layer] + 0.08 * (i - (len(runs) - 1) / 2) for layer in run.layers],
+            [layer.mean for layer in layers], _bars(layers, comparison.measure), fmt=MARKERS[i % 7],
+            color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=names[i],
         )  # fmt: skip
-    axes.plot(places.values(), _random_scores(runs).values(), "k:", linewidth=1, label="random kernels")
+    axes.plot(places.values(), comparison.random.values(), "k:", linewidth=1, label="random kernels")
     axes.set(xlabel="layer", ylabel=axis, title=f"Kernels under {group}, mean and standard deviation")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)  # inside it would hide bars
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)  # inside, it would hide bars
     figure.set_figheight(figure.get_figheight() + 0.2 * (len(runs) // 2 + 1))
-    written += save(figure, folder / f"{prefix}invariance_layers")
+    layers_file = save(figure, folder / f"{prefix}invariance_layers")
 
     figure, axes = new_figure()
-    for i, (name, run) in enumerate(runs.items()):
-        values = sorted(run["last"])
+    for i, run in enumerate(runs.values()):
+        values = sorted(run.last)
         shares = [100 * k / len(values) for k in range(len(values) + 1)]
-        # Markers are apart by their place in the figure, so that curves can be told apart in grey print.
+        # Each curve has its markers at other places, so that curves can be told apart in grey print.
         axes.plot(
             [values[0], *values], shares, drawstyle="steps-post", linewidth=1.5, color=COLOURS[i % 7],
-            marker=MARKERS[i % 7], markersize=5, markevery=(0.02 * (i % 6), 0.12), label=_title(name, run),
+            marker=MARKERS[i % 7], markersize=5, markevery=(0.02 * (i % 6), 0.12), label=names[i],
         )  # fmt: skip
     axes.set(xlabel=axis, ylabel="kernels at or below it, %", title=f"The last layer's kernels under {group}")
     axes.legend(frameon=False, fontsize=8)
-    written += save(figure, folder / f"{prefix}invariance_last_layer")
-    return written
+    return layers_file, save(figure, folder / f"{prefix}invariance_last_layer")
 
 
-def print_comparison(comparison: dict[str, Any]) -> None:
-    """A table of every layer of every run."""
-    from rich.console import Console
-    from rich.table import Table
-
-    runs = comparison["runs"]
-    console = Console()
-    meaning = MEANING[comparison["measure"]].format(group=comparison["group"])
-    # Not the table's title, which would be as narrow as the table of a single run.
-    console.print(f"{meaning}; mean ± standard deviation over a layer's kernels", highlight=False)
-    table = Table()
-    table.add_column("layer")
-    for name, run in runs.items():
-        table.add_column(f"{Path(name).name}\n{run['transforms']}", justify="right")
-    table.add_column("random\nkernels", justify="right")
-    for layer, random in _random_scores(runs).items():
-        cells = [run["layers"].get(layer) for run in runs.values()]
-        shown = [
-            f"{cell['mean']:.4f}" + (f" ± {cell['std']:.4f}" if cell["std"] else "") if cell else "" for cell in cells
-        ]
-        table.add_row(layer, *shown, f"{random:.4f}")
-    console.print(table)
-
-
-def _bars(layers: list[dict[str, Any]], measure: str) -> tuple[list[float], list[float]]:
-    """One standard deviation down and up, as far as there are values: none is below 0, and but for l2 none above 1."""
+def _bars(layers: Sequence[LayerScore], measure: Measure) -> tuple[list[float], list[float]]:
+    """One standard deviation down and up, cut at the measure's bounds: 0 below and, except for l2, 1 above."""
     top = math.inf if measure == "l2" else 1.0
-    down = [min(layer["std"] or 0.0, layer["mean"]) for layer in layers]
-    up = [min(layer["std"] or 0.0, max(top - layer["mean"], 0.0)) for layer in layers]
+    down = [min(layer.std or 0.0, layer.mean) for layer in layers]
+    up = [min(layer.std or 0.0, max(top - layer.mean, 0.0)) for layer in layers]
     return down, up
 
 
-def _random_scores(runs: dict[str, Any]) -> dict[str, float]:
-    """Every layer that any run has, with what random kernels score in the first one that has it."""
-    deepest = max(runs.values(), key=lambda run: len(run["layers"]))["layers"]
-    layers = dict.fromkeys([*deepest, *(layer for run in runs.values() for layer in run["layers"])])
-    return {
-        layer: next(run["layers"][layer]["random"] for run in runs.values() if layer in run["layers"])
-        for layer in layers
-    }
+def print_comparison(comparison: Comparison) -> None:
+    """Print a table of every layer of every run."""
+    from rich.console import Console
+    from rich.table import Table as Grid
 
-
-def _title(name: str, run: dict[str, Any]) -> str:
-    return label(f"{Path(name).name} ({run['transforms']})")
-
-
-def _random(weight: Tensor, group: str | tuple[str, ...], measure: Measure) -> float:
-    """What kernels of independent entries, of this layer's shape and mean norm, would score."""
-    relative = random_kernel_score(weight.shape[1:], group, "relative" if measure == "l2" else measure)
-    norm = weight.detach().flatten(1).norm(dim=1).mean().item()
-    return relative * norm if measure == "l2" else relative
+    console = Console()
+    meaning = MEANING[comparison.measure].format(group=comparison.group)
+    # This is not the table's title, which would be as narrow as the table of a single run.
+    console.print(f"{meaning}; mean ± standard deviation over a layer's kernels", highlight=False)
+    grid = Grid()
+    grid.add_column("layer")
+    for name, run in comparison.runs.items():
+        grid.add_column(f"{Path(name).name}\n{run.transforms}", justify="right")
+    grid.add_column("random\nkernels", justify="right")
+    for layer, random in comparison.random.items():
+        found = [run.layers.get(layer) for run in comparison.runs.values()]
+        shown = [f"{one.mean:.4f}" + (f" ± {one.std:.4f}" if one.std else "") if one else "" for one in found]
+        grid.add_row(layer, *shown, f"{random:.4f}")
+    console.print(grid)

@@ -1,233 +1,190 @@
-"""One page of all that a study found: a single HTML file that needs no network and opens from the disk."""
+"""The page of a study: one HTML file with its tables, figures and runs, which opens without a network.
 
-import dataclasses
+The sentences are in ``page/report.html``; this module fills in the numbers.
+"""
+
 import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from transnet.console import counted
-from transnet.errors import ConfigError
+from transnet.errors import FileError
+from transnet.report import ensembles, generalization, kernels
+from transnet.report import table_format as cells
 from transnet.report.curves import curves_of
-from transnet.report.figure_tables import ensembles_sheet, generalization_sheet, invariance_sheet
-from transnet.report.figures import draw_ensembles, draw_generalization
-from transnet.report.kernels import draw
-from transnet.report.measurements import measure
+from transnet.report.measurement_cache import MeasurementCache
+from transnet.report.paper import title_of
 from transnet.report.plot_style import inline
-from transnet.report.table_format import Cell, Sheet, either
-from transnet.report.tables import Row, rows_of, table, verdict
-from transnet.runs.config import data_name, from_dict
+from transnet.report.table_format import EMPTY, Cell, Table
+from transnet.report.tables import accuracy_tables, differences_table, summary_table
+from transnet.runs.config import to_dict
 from transnet.runs.files import write_atomically
 from transnet.runs.provenance import command_elsewhere
-from transnet.study.old_results import FinishedRun, Group, read_folder
-from transnet.study.plan import KINDS
-from transnet.study.statistics import Difference, as_text
+from transnet.study.results import FinishedRun, Series, read_runs
+
+CAPTIONS = {
+    "Fig. 3: ensembles": (
+        "An instance is one network or one head that sees the image, and with flip TTA also its horizontal flip. An "
+        "ensemble is the mean of the logits. Mean ± standard error over ensembles that share no network; n is their "
+        "number for each m."
+    ),
+    "Fig. 4: generalisation": (
+        "Above: loss of the identity head, mean over seeds; the training loss is that of augmented images. Below: test "
+        "loss over train loss at the end, mean ± standard error, lower is better, for m heads and for the baseline at "
+        "equal training compute."
+    ),
+    "Fig. 5: kernel invariance by layer": (
+        "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant. "
+        "Mean over a layer's kernels; bars are one standard deviation, cut at 0."
+    ),
+    "Fig. 6: the last layer's kernels": (
+        "Share of the kernels with at most that distance: a curve further left has more invariant kernels."
+    ),
+}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Figure:
-    """A figure of the page."""
+    """A figure of the page, with the tables of its numbers."""
 
     title: str
     svg: str
-    caption: str
-    sheet: Sheet | None = None
+    tables: tuple[Table, ...]
+
+    @property
+    def caption(self) -> str:
+        """How to read it."""
+        return CAPTIONS[self.title]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
+class ShownRun:
+    """One run of the page: its settings and curves."""
+
+    run: FinishedRun
+    title: str
+    command: str
+    settings: dict[str, object]
+    loss: str
+    accuracy: str
+
+
+@dataclass(frozen=True)
 class Section:
-    """A data set and recipe: its findings, tables, figures and runs."""
+    """One series: a data set and recipe, or the variants of a study file."""
 
-    group: Group
-    findings: list[str]
-    facts: dict[str, str]
-    tables: list[Sheet]
+    series: Series
+    summary: Table | None
+    tables: list[Table]
     figures: list[Figure]
-    runs: list[dict[str, Any]]
-    run_sheet: Sheet
+    runs: list[ShownRun]
+    run_table: Table
+    facts: dict[str, str]
 
 
-def write_report(out: str | Path, *, data: str | None = None, device: str = "auto") -> Path:
-    """Write ``report.html``, and its tables and figures as files, from the finished runs of a study's folder.
+def facts(series: Series) -> dict[str, str]:
+    """Network, recipe, device, torch and commit of a series' runs; several values are listed."""
 
-    Args:
-        out: the study's folder.
-        data: where the data lies, for the networks that were not measured before; None: where its name finds it.
-        device: where networks are measured, where that was not done before.
+    def each(read: Callable[[FinishedRun], object], unit: str = "") -> str:
+        values = {value for run in series.all_runs if (value := read(run)) is not None}
+        return ", ".join(f"{value}" for value in sorted(values, key=lambda value: (len(str(value)), str(value)))) + unit
+
+    parts = (
+        each(lambda run: run.settings.recipe), each(lambda run: run.settings.epochs, " epochs"),
+        "batch " + each(lambda run: run.settings.batch_size),
+        "learning rate " + each(lambda run: f"{run.settings.lr:g}"), each(lambda run: run.settings.schedule),
+        "weight decay " + each(lambda run: f"{run.settings.weight_decay:g}"),
+        "label smoothing " + each(lambda run: f"{run.settings.label_smoothing:g}"),
+    )  # fmt: skip
+    return {
+        "network": each(lambda run: run.settings.model),
+        "recipe": "; ".join(parts),
+        "device": each(lambda run: run.result.device),
+        "torch": each(lambda run: run.result.versions.get("torch")),
+        "commit": each(lambda run: run.result.commit),
+    }
+
+
+def write_report(out: str | Path) -> Path:
+    """Write ``report.html``, and its tables and figures as files, from the finished runs of a folder.
+
+    Raises:
+        FileError: if the folder has no finished runs.
     """
     folder = Path(out)
-    groups = read_folder(folder)
-    places = _places(groups, data)
-    sections = [_section(group, folder, places.get(group.name), device) for group in groups]
-    for section in sections:  # a table that is not made any more must not stay behind
-        for ending in (".md", ".csv"):
-            for old in (folder / "tables").glob(f"{section.group.name}-*{ending}"):
-                old.unlink()
+    if (folder / "config.json").exists():
+        raise FileError(f"{folder} is a single run; give the folder of a study, or see `transnet evaluate {folder}`")
+    sections = [_section(series, folder) for series in read_runs(folder)]
+    tables = folder / "tables"
+    tables.mkdir(exist_ok=True)
     for section in sections:
-        for sheet in (*section.tables, *(figure.sheet for figure in section.figures if figure.sheet)):
-            path = folder / "tables" / f"{section.group.name}-{sheet.key}"
-            path.parent.mkdir(exist_ok=True)
-            path.with_name(path.name + ".md").write_text(sheet.markdown())
-            path.with_name(path.name + ".csv").write_text(sheet.comma_separated())
+        name = section.series.name
+        for old in (*tables.glob(f"{name}-*.md"), *tables.glob(f"{name}-*.csv")):
+            old.unlink()
+        summary = [section.summary] if section.summary else []
+        for table in (*summary, *section.tables, *(table for figure in section.figures for table in figure.tables)):
+            (tables / f"{name}-{table.key}.md").write_text(table.markdown())
+            (tables / f"{name}-{table.key}.csv").write_text(table.csv())
     page = folder / "report.html"
     write_atomically(page, _render(sections).encode())
     return page
 
 
-def _places(groups: list[Group], data: str | None) -> dict[str, str]:
-    """Where each group's data lies, where that was given: it goes by its name, or is that of all of them."""
-    if data is None:
-        return {}
-    names = {group.name: data_name(group.some.settings["data"]) for group in groups}
-    if data_name(data) not in names.values() and len(set(names.values())) > 1:
-        raise ConfigError(
-            f"{data} is called like none of the study's: {', '.join(sorted(set(names.values())))}", field="data"
-        )
-    alone = len(set(names.values())) == 1
-    return {group: data for group, name in names.items() if alone or name == data_name(data)}
+def _section(series: Series, folder: Path) -> Section:
+    cache = MeasurementCache(folder, series.name)
+    differences = differences_table(series)
+    tables = accuracy_tables(series) + ([differences] if differences else [])
+    runs = [_shown(run) for run in series.all_runs]
+    figures = _figures(series, folder, cache)
+    return Section(series, summary_table(series), tables, figures, runs, _run_table(series), facts(series))
 
 
-def _section(group: Group, folder: Path, data: str | None, device: str) -> Section:
-    measured = measure(group, folder, data=data, device=device)
-    targets = ("pruned", "full", "unmirrored", "ablation", "taught")
-    tables = [sheet for target in targets if (sheet := table(group, target))]
-    figures = []
-    drawn = folder / "figures"
-    curves = measured["ensembles"]
-    if any(len(points) > 1 for points in curves.values()):
-        twice = " and its mirror image" if group.some.protocol == "test_flip" else ""
-        caption = (
-            f"An instance is one network or one head that is shown the image{twice}; an ensemble is the mean of "
-            "the outputs. Mean ± standard error over ensembles that share no network; n are their numbers, for each "
-            "m in turn."
-        )
-        figures.append(
-            _figure("Fig. 3: ensembles", draw_ensembles(curves, group, drawn), caption, ensembles_sheet(curves))
-        )
-    if group.of("base") and group.of("t2"):
-        caption = (
-            "Above: loss of the identity head, mean over seeds; while training it is that of augmented images. "
-            "Below: test loss over train loss at the end, mean ± standard error, lower is better; m heads against "
-            "the base of m× epochs."
-        )
-        figures.append(
-            _figure("Fig. 4: generalisation", draw_generalization(group, drawn), caption, generalization_sheet(group))
-        )
-    if (kernels := measured["invariance"]) and len(kernels["runs"]) > 1:
-        files = draw(kernels, drawn, prefix=f"{group.name}-")
-        caption = (
-            "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant."
-            " Mean over a layer's kernels; bars are one standard deviation, cut at 0, below which no distance lies."
-        )
-        figures.append(_figure("Fig. 5: kernel invariance by layer", files[: len(files) // 2], caption))
-        caption = "The share of kernels with at most that distance: a curve further left is of more invariant ones."
-        figures.append(
-            _figure("Fig. 6: the last layer's kernels", files[len(files) // 2 :], caption, invariance_sheet(kernels))
-        )
-    runs = [_run(run) for run in group.all_runs]
-    return Section(group, findings(group), facts(group), tables, figures, runs, _run_sheet(group))
+def _figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
+    drawings = folder / "figures"
+    found: list[tuple[Path, tuple[Table, ...]]] = []
+    titles = []
+    points = ensembles.measure(series, cache)
+    if any(point.size > 1 for point in points):
+        titles.append("Fig. 3: ensembles")
+        found.append((ensembles.draw(points, series, drawings), (ensembles.table(points),)))
+    if series.of("base") and series.of("t2"):
+        titles.append("Fig. 4: generalisation")
+        found.append((generalization.draw(series, drawings), (generalization.table(series),)))
+    measured = kernels.measure_series(series, cache)
+    if len({run.kind for run, _ in measured}) > 1:
+        seed, comparison = kernels.one_seed(measured)
+        layers, last = kernels.draw(comparison, drawings, prefix=f"{series.name}-")
+        steps = kernels.steps_table(measured)
+        titles += ["Fig. 5: kernel invariance by layer", "Fig. 6: the last layer's kernels"]
+        found.append((layers, (kernels.layers_table(comparison, seed),)))
+        found.append((last, (kernels.last_layer_table(measured, seed), *([steps] if steps else []))))
+    return [Figure(title, inline(svg.read_text()), tables) for title, (svg, tables) in zip(titles, found)]
 
 
-def _figure(title: str, files: list[Path], caption: str, sheet: Sheet | None = None) -> Figure:
-    svg = next(file for file in files if file.suffix == ".svg")
-    return Figure(title, inline(svg.read_text()), caption, sheet)
+def _shown(run: FinishedRun) -> ShownRun:
+    settings = {name: value for name, value in to_dict(run.settings).items() if name not in ("out", "resume")}
+    return ShownRun(
+        run, f"{title_of(run.kind)}, seed {run.seed}", command_elsewhere(run.settings, run.name), settings,
+        *curves_of(run.metrics),
+    )  # fmt: skip
 
 
-def findings(group: Group) -> list[str]:
-    """What m heads gained in points, against the base and against the base of equal passes, and what is certain."""
-    mirrored = group.some.protocol == "test_flip"
-    rows = _gains(group, "pruned", "full", *(() if mirrored else ("taught",)))
-    if not rows:
-        return []
-
-    def judged(gaps: list[tuple[str, Difference | None]]) -> str:
-        return verdict([(f"{name}\u00a0{as_text(gap.mean, '+.2f')}" if gap else name, gap) for name, gap in gaps])
-
-    def against(rows: list[Row], tested: str) -> list[str]:
-        return [
-            f"Points against the base{tested}: {judged([(row.name, row.to_base) for row in rows])}.",
-            f"Against the base of equal training passes{tested}: {judged([(row.name, row.to_equal) for row in rows])}.",
-        ]
-
-    sizes = sorted({n for row in rows for gap in (row.to_base, row.to_equal) if gap for n in gap.n})
-    how = f"n = {either(sizes)}; ahead or behind is what has a 95 % interval without zero in it."
-    alone = _gains(group, "unmirrored", "taught") if mirrored else []
-    found = against(rows, ", with the mirror image as in the paper" if alone else "")
-    if alone:
-        found += against(alone, ", on the image alone")
-    return [*found, "One seed: no intervals." if sizes == [1] else f"{how} The intervals stand in the tables."]
-
-
-def _gains(group: Group, *targets: str) -> list[Row]:
-    """What is not base, by name: some rows stand in several tables."""
-    rows = {row.name: row for target in targets for row in rows_of(group, target)}
-    return [row for name, row in rows.items() if not name.startswith("base")]
-
-
-def facts(group: Group) -> dict[str, str]:
-    """What all runs of a group have in common, or where they differ; without a commit where no run knows its own."""
-    some = group.some
-    data = some.result["config"]["data"]
-    epochs = some.settings["epochs"] // KINDS[some.kind].epochs
-
-    def every(*names: str) -> str:
-        values = []
-        for run in group.all_runs:
-            value: Any = run.result
-            for name in names:
-                value = value[name]
-            values.append("unknown" if value is None else str(value))
-        return ", ".join(sorted(set(values)))
-
-    minutes = sum(run.result["train_seconds"] for run in group.all_runs) / 60
-    flip = "each image and its mirror image, outputs averaged" if some.protocol == "test_flip" else "the plain image"
-    found = {
-        "data": f"{data['name']}, {data['sizes']['train']:,} training and {data['sizes']['test']:,} test images, "
-        f"{len(data['classes'])} classes, {data['image_size']}×{data['image_size']}",
-        "backbone": every("config", "train", "model"),
-        "recipe": f"{some.settings['recipe']}: {counted(epochs, 'epoch')} of the base, "
-        f"batch {some.settings['batch_size']}, learning rate {some.settings['lr']:g}, {some.settings['schedule']}, "
-        f"decay {some.settings['weight_decay']:g}, label smoothing {some.settings['label_smoothing']:g}",
-        "tested on": flip + "; nothing was selected on the test set",
-        "runs": f"{len(group.all_runs)}" + (f"; failed: {', '.join(group.failed)}" if group.failed else ""),
-        "training time": f"{minutes:.1f} minutes, summed over the runs",
-        "device": every("device"),
-        "torch": every("versions", "torch"),
-    }
-    commit = every("commit")  # there is none outside a checkout
-    return found if commit == "unknown" else {**found, "commit": commit}
-
-
-def _run(run: FinishedRun) -> dict[str, Any]:
-    loss, accuracy = curves_of(run.metrics)
-    settings = {name: value for name, value in run.settings.items() if name not in ("out", "resume")}
-    return {
-        "name": run.name, "title": f"{KINDS[run.kind].title}, seed {run.seed}", "settings": settings,
-        "command": command_elsewhere(from_dict(run.settings), run.name), "loss": loss, "accuracy": accuracy,
-        "heads": run.result[run.protocol]["heads"], "seconds": run.result["train_seconds"],
-        "device": run.result["device"] + _others(run),
-    }  # fmt: skip
-
-
-def _others(run: FinishedRun) -> str:
-    return f" ({run.at_once} at once)" if run.at_once > 1 else ""
-
-
-def _run_sheet(group: Group) -> Sheet:
+def _run_table(series: Series) -> Table:
     rows = []
-    for run in group.all_runs:
-        pruned, full = (100 * run.score(part)["accuracy"] for part in ("pruned", "full"))
-        ratio, seconds = run.result["generalization"], run.result["train_seconds"]
+    for run in series.all_runs:
+        result = run.result
+        pruned, full = (run.result.test_flip or result.test).pruned, run.score("full")
+        shared = f" ({result.at_once} at once)" if result.at_once > 1 else ""
         rows.append(
             (
-                Cell(run.name, run.name), Cell(KINDS[run.kind].title, run.kind), Cell(str(run.seed), run.seed),
-                Cell(f"{pruned:.2f}", pruned), Cell(f"{full:.2f}", full),
-                Cell(f"{ratio:.3f}" if ratio else "–", ratio),
-                Cell(str(run.settings["epochs"]), run.settings["epochs"]),
-                Cell(f"{seconds:,.0f}{_others(run)}", seconds),
+                cells.text(run.name), Cell(title_of(run.kind), run.kind), Cell(str(run.seed), run.seed),
+                *(cells.with_error(100 * score.accuracy, None) if score else EMPTY for score in (pruned, full)),
+                cells.with_error(result.generalization, None, ".3f") if result.generalization else EMPTY,
+                cells.count(run.settings.epochs), Cell(f"{result.train_seconds:,.0f}{shared}", result.train_seconds),
             )
         )  # fmt: skip
     columns = ("run", "kind", "seed", "pruned %", "all heads %", "test / train loss", "epochs", "seconds")
-    return Sheet("runs", "Every run", columns, tuple(rows))
+    return Table("runs", "Every run", columns, tuple(rows))
 
 
 def _render(sections: list[Section]) -> str:
@@ -239,10 +196,5 @@ def _render(sections: list[Section]) -> str:
         loader=PackageLoader("transnet", "report/page"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    pages.filters["download"] = _download
+    pages.filters["download"] = lambda text, kind: f"data:text/{kind};charset=utf-8,{urllib.parse.quote(text)}"
     return pages.get_template("report.html").render(sections=sections, version=transnet.__version__)
-
-
-def _download(text: str, kind: str) -> str:
-    """A text as an address that a link can hand out as a file."""
-    return f"data:text/{kind};charset=utf-8,{urllib.parse.quote(text)}"

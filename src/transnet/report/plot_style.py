@@ -1,4 +1,4 @@
-"""How every figure is drawn: one palette, sizes that stay legible in print and on a phone, the same file formats."""
+"""The style of every figure: one palette, sizes that are legible in print and on a phone, the same file formats."""
 
 import re
 import warnings
@@ -12,7 +12,7 @@ FORMATS = (".svg", ".pdf", ".png")
 
 
 def new_figure(panels: int = 1) -> tuple[Any, Any]:
-    """A figure of one panel or several below each other, and its axes: as narrow as a phone can show legibly."""
+    """A figure of panels below each other, and its axes; narrow enough to be legible on a phone."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -29,13 +29,13 @@ def new_figure(panels: int = 1) -> tuple[Any, Any]:
 
 
 def label(text: str) -> str:
-    """A user's own name for something, as it is: matplotlib reads $ as mathematics and hides what begins with _."""
+    """A user's own name, to be drawn as it is: matplotlib reads $ as mathematics and hides names that begin with _."""
     text = text.encode(errors="replace").decode()  # a folder's name need not be UTF-8
     return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def make_logarithmic(axes: Any) -> None:
-    """Give what is drawn a logarithmic scale upwards, with three ticks or more to read values by."""
+    """Give the y-axis a logarithmic scale with at least three ticks."""
     from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -48,29 +48,32 @@ def make_logarithmic(axes: Any) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def save(figure: Any, path: Path) -> list[Path]:
-    """Write the figure in every format; the same figure gives the same bytes in SVG and PDF."""
+def save(figure: Any, path: Path) -> Path:
+    """Write the figure as SVG, PDF and PNG, and return the SVG. Equal figures give equal bytes in SVG and PDF.
+
+    Args:
+        figure: is closed.
+        path: of the files without their ending.
+    """
     import matplotlib.pyplot as plt
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = []
-    # Text stays text in the SVG; the salt keeps the ids of several figures in one page apart.
+    # Text stays text in the SVG. The salt keeps the ids of several figures on one page apart.
     with (
         plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name, "pdf.fonttype": 42}),
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font has not
-        for suffix in FORMATS:
-            file = path.with_name(path.name + suffix)
-            undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
-            figure.savefig(file, dpi=160, metadata=undated, transparent=suffix == ".svg")
-            written.append(file)
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font does not have
+        for ending in FORMATS:
+            undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
+            file = path.with_name(path.name + ending)
+            figure.savefig(file, dpi=160, metadata=undated, transparent=ending == ".svg")
     plt.close(figure)
-    return written
+    return path.with_name(path.name + ".svg")
 
 
 def inline(svg: str) -> str:
-    """A figure's SVG to stand inside a page: as wide as its place, black as the page's own text colour."""
+    """A figure's SVG for use inside a page: as wide as its box, and black parts in the page's text colour."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)

@@ -1,60 +1,85 @@
-"""Tables 2, 3 and 4 from finished runs: ours beside the paper's, each gain with its price and its error.
+"""Accuracy tables from finished runs: the paper's Tables 2 to 4 beside its own numbers, and tables of any variants.
 
-The paper tests on every image and its mirror image. Whoever uses a network has the image alone, so a table of the
-project's own, `unmirrored`, says what that gives. So does `taught`, of what goes beyond the paper.
-
-Every row says how many runs stand behind it. ± is the standard error; a difference carries Welch's 95 % interval. A
-figure is bold only where its lead over the second best is outside the error, so never with one seed.
+The paper tests on every image and its horizontal flip. An exported network sees the image alone, so two tables of the
+project's own (``unmirrored``, ``taught``) report that.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from transnet.report import table_format as sheets
-from transnet.report.paper import N, Published, published
-from transnet.report.table_format import NOTHING, Cell, Sheet
-from transnet.study.old_results import FinishedRun, Group
-from transnet.study.plan import BY_HEADS, EQUAL, KINDS
+from transnet.report import table_format as cells
+from transnet.report.paper import BY_HEADS, LONGER, NAMES, Published, name_of, published
+from transnet.report.table_format import EMPTY, NO_SPREAD, Cell, Table
+from transnet.study.results import FinishedRun, Series
 from transnet.study.statistics import Difference, difference, mean_and_error
 
-# Of each table: (kind of run, which classifier of it), in the paper's order.
-_BASE, *_PRUNED = ((kind, "pruned") for kind in BY_HEADS)
+BASELINE, *_PRUNED = ((kind, "pruned") for kind in BY_HEADS)
 _FULL = [(kind, "full") for kind, _ in _PRUNED]
-_EQUAL = [(kind, "pruned") for kind in EQUAL]
-_ROWS: dict[str, list[tuple[str, str]]] = {
-    "pruned": [_BASE, *_PRUNED, *_EQUAL],
-    "full": [_BASE, *_FULL, *_EQUAL],
-    "unmirrored": [_BASE, *_PRUNED, *_FULL, *_EQUAL],
-    "ablation": [_BASE, ("alg", "pruned"), ("arch", "pruned"), _PRUNED[0], _EQUAL[0]],
-    "taught": [_BASE, _PRUNED[0], ("t2-taught", "pruned"), _FULL[0], ("t2-taught", "full"), _EQUAL[0]],
+_LONGER = [(kind, "pruned") for kind in LONGER]
+_DISTILLED = [("t2-taught", "pruned"), ("t2-taught", "full")]
+PAPER_TEST = "If training flips images, each test image is averaged with its horizontal flip, as in the paper."
+IMAGE_ALONE = "Tested on the image alone, without flip TTA. The paper has no such figures."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a table contains.
+
+    Attributes:
+        title: heading.
+        rows: kinds of run and which classifier of each, in the paper's order.
+        needs: kinds of which at least one must have been trained.
+        image_alone: tested without flip TTA; the paper has no such table.
+    """
+
+    title: str
+    rows: Sequence[tuple[str, str]]
+    needs: tuple[str, ...]
+    image_alone: bool = False
+
+
+PLANS = {
+    "pruned": Plan("Table 2: baseline and pruned networks, at the same cost", [BASELINE, *_PRUNED, *_LONGER], BY_HEADS),
+    "full": Plan("Table 3: baseline and all heads, at m times the cost", [BASELINE, *_FULL, *_LONGER], BY_HEADS),
+    "unmirrored": Plan(
+        "Tables 2 and 3 without flip TTA: one pass per head", [BASELINE, *_PRUNED, *_FULL, *_LONGER], BY_HEADS, True
+    ),
+    "ablation": Plan(
+        "Table 4: the algorithm alone, the architecture alone, both",
+        [BASELINE, ("alg", "pruned"), ("arch", "pruned"), _PRUNED[0], _LONGER[0]],
+        ("alg", "arch"),
+    ),
+    "taught": Plan(
+        "Beyond the paper: the self-distilled pruned head",
+        [BASELINE, _PRUNED[0], _DISTILLED[0], _FULL[0], _DISTILLED[1], _LONGER[0]],
+        ("t2-taught",),
+        True,
+    ),
 }
-TITLES = {
-    "pruned": "Table 2: base and pruned, the same cost at prediction",
-    "full": "Table 3: base and all heads, m times the cost at prediction",
-    "unmirrored": "Tables 2 and 3 without the mirror image: one pass a head",
-    "ablation": "Table 4: the algorithm alone, the architecture alone, both",
-    "taught": "Beyond the paper: the head that is kept, taught by both",
-}
-_OWN = ("unmirrored", "taught")  # on the image alone; the paper has no such figures
-_UNSURE = "no difference shown for"
 COLUMNS = (
-    "model", "accuracy %", "n", "to base", "to base of equal passes", "paper %", "ours − paper", "training passes",
-    "passes per image", "parameters",
+    "model", "accuracy %", "n", "to baseline", "to baseline at equal training compute", "paper %", "ours − paper",
+    "training passes", "passes per image", "parameters",
 )  # fmt: skip
+NOTES = (
+    "Mean ± standard error over n seeds; differences in points with Welch's 95 % interval. A difference whose interval "
+    "contains zero is not significant.",
+    "Baseline at equal training compute (baseline, m× epochs): the baseline with as many training passes as m heads.",
+    NO_SPREAD + " Bold: significantly ahead of the second best.",
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: accuracies in percent, one a run, what they gain over what, and what they cost.
+    """A classifier: its accuracies in percent, one per run, its differences and its cost.
 
-    ``seconds`` are those of training, one a run, of the runs that shared their device with the fewest others.
+    ``seconds`` are training times of the runs that shared their device with the fewest others (``at_once``).
     """
 
     name: str
-    values: tuple[float, ...]
-    to_base: Difference | None
-    to_equal: Difference | None
+    accuracies: tuple[float, ...]
+    to_baseline: Difference | None
+    to_longer: Difference | None
     paper: Published | None
     train_passes: int
     predict_passes: int
@@ -65,194 +90,183 @@ class Row:
 
     @property
     def mean(self) -> float:
-        """Of the runs."""
-        return mean_and_error(self.values)[0]
+        """Mean accuracy over the runs."""
+        return mean_and_error(self.accuracies)[0]
 
     @property
     def error(self) -> float | None:
-        """The standard error; None for one run."""
-        return mean_and_error(self.values)[1]
-
-    @property
-    def to_paper(self) -> tuple[float, float | None] | None:
-        """Ours − the paper's, with the standard error of that difference."""
-        if self.paper is None:
-            return None
-        error = math.hypot(self.error, self.paper.error) if self.error is not None else None
-        return self.mean - self.paper.accuracy, error
+        """Its standard error; None for one run."""
+        return mean_and_error(self.accuracies)[1]
 
 
-def rows_of(group: Group, target: str, *, mirrored: bool | None = None) -> list[Row]:
-    """A table's rows; none where base or every other row is missing, or all of it stands in another table.
+def accuracies(runs: Sequence[FinishedRun], part: str, flip: bool | None = None) -> tuple[float, ...]:
+    """Accuracies in percent of ``pruned`` or ``full``, by default as the paper tests."""
+    return tuple(100 * run.score(part, flip).accuracy for run in runs)
+
+
+def rows_of(series: Series, key: str, flip: bool | None = None) -> list[Row]:
+    """The rows of a table; none if the baseline or all other rows are missing, or another table has them.
 
     Args:
-        group: the runs.
-        target: the table.
-        mirrored: tested with the mirror image or without, other than the table has it.
+        series: the runs.
+        key: the table, of `PLANS`.
+        flip: with or without flip TTA, if other than the table has it.
     """
-    if target == "ablation" and not (group.of("alg") or group.of("arch")):
+    plan = PLANS[key]
+    found = [(kind, part, runs) for kind, part in plan.rows if (runs := series.of(kind))]
+    if len(found) < 2 or found[0][0] != "base" or not any(series.of(kind) for kind in plan.needs):
         return []
-    if target == "taught" and not group.of("t2-taught"):
+    if key == "unmirrored" and not series.first.uses_flip:
         return []
-    if target == "unmirrored" and group.some.protocol == "test":
-        return []
-    protocol = "test" if target in _OWN else None
-    if mirrored is not None:
-        protocol = "test_flip" if mirrored else "test"
-    found = [(kind, part, runs) for kind, part in _ROWS[target] if (runs := group.of(kind))]
-    if len(found) < 2 or found[0][0] != "base":
-        return []
-    plain = found[0][2]
-    base, parameters = accuracies(plain, "pruned", protocol), plain[0].result["cost"]["parameters"]
+    if plan.image_alone and flip is None:
+        flip = False
+    baseline = found[0][2]
+    plain = accuracies(baseline, "pruned", flip)
     rows = []
     for kind, part, runs in found:
-        name = KINDS[kind].full if part == "full" else KINDS[kind].pruned
-        values, cost = accuracies(runs, part, protocol), runs[0].result["cost"]
-        at_once = min(run.at_once for run in runs)
-        equal = group.of(f"base-x{KINDS[kind].cost}") if KINDS[kind].epochs == 1 else []
+        name, values, cost = name_of(kind, part), accuracies(runs, part, flip), runs[0].result.cost
+        at_once = min(run.result.at_once for run in runs)
+        longer = series.of(f"base-x{len(runs[0].result.test.heads)}")
         rows.append(
             Row(
                 name=name,
-                values=values,
-                to_base=difference(values, base) if name != "base" else None,
-                to_equal=difference(values, accuracies(equal, "pruned", protocol)) if equal else None,
-                paper=published(name, group.data) if target not in _OWN else None,
-                train_passes=cost["train_passes"],
-                predict_passes=runs[0].score(part, protocol)["passes"],
-                # Pruned, or with one head under all transforms, a network is as large as the base.
-                parameters=cost["parameters"] if part == "full" else parameters,
-                seconds=tuple(run.result["train_seconds"] for run in runs if run.at_once == at_once),
+                accuracies=values,
+                to_baseline=difference(values, plain) if kind != "base" else None,
+                to_longer=difference(values, accuracies(longer, "pruned", flip)) if longer else None,
+                paper=published(name, series.first.result.config.data.name) if not plan.image_alone else None,
+                train_passes=cost.train_passes,
+                predict_passes=runs[0].score(part, flip).passes,
+                # A pruned network, and one head shared by all transforms, is as large as the baseline.
+                parameters=cost.parameters if part == "full" else baseline[0].result.cost.parameters,
+                seconds=tuple(run.result.train_seconds for run in runs if run.result.at_once == at_once),
                 at_once=at_once,
             )
         )
-    return _mark_leader(rows)
-
-
-def table(group: Group, target: str) -> Sheet | None:
-    """The table of a target (pruned, full, unmirrored, ablation, taught); None where it has no rows."""
-    rows = rows_of(group, target)
-    if not rows:
-        return None
-    sheet = Sheet(target, TITLES[target], COLUMNS, tuple(_cells(row) for row in rows), _notes(group, target, rows))
-    return sheet.without_empty()
-
-
-def accuracies(runs: Sequence[FinishedRun], part: str, protocol: str | None = None) -> tuple[float, ...]:
-    """In percent, of ``pruned`` or ``full``, by the runs' protocol where none is given."""
-    return tuple(100 * run.score(part, protocol)["accuracy"] for run in runs)
-
-
-def verdict(gaps: Sequence[tuple[str, Difference | None]]) -> str:
-    """Which classifiers, by their names, are ahead or behind by more than the error, and which are not."""
-    said: dict[str, list[str]] = {"ahead": [], "behind": [], _UNSURE: []}
-    for name, gap in gaps:
-        said.setdefault(_judged(gap), []).append(name)
-    return "; ".join(f"{what} {', '.join(names)}" for what, names in said.items() if names)
-
-
-def cautions(rows: Sequence[Row]) -> list[str]:
-    """What a reader of the intervals should know: some rest on little, and some could not be had."""
-    notes = []
-    few = [row.name for row in rows if len(row.values) == 2]
-    if few and len(few) == len(rows):
-        notes.append("Two seeds: the spread is hardly known, so intervals may be far too narrow or too wide.")
-    elif few:
-        notes.append(
-            f"Only two seeds of {' and of '.join(few)}: their spread is hardly known, so intervals with them may be "
-            "far too narrow or too wide."
-        )
-    if any(gap and gap.all_alike for row in rows for gap in (row.to_base, row.to_equal)):
-        notes.append("A difference without an interval: the runs of each side are all alike, so there is no error.")
-    return notes
-
-
-def _judged(gap: Difference | None) -> str:
-    if gap is None:
-        return "not measured"
-    if gap.low is None:
-        return "for want of spread nothing can be said of" if gap.all_alike else "too few seeds to judge"
-    if not gap.certain:
-        return _UNSURE
-    return "ahead" if gap.mean > 0 else "behind"
-
-
-def _mark_leader(rows: list[Row]) -> list[Row]:
     best, second = sorted(rows, key=lambda row: row.mean, reverse=True)[:2]
-    leads = difference(best.values, second.values).certain
+    leads = cells.is_significant(difference(best.accuracies, second.accuracies))
     return [replace(row, leads=leads and row is best) for row in rows]
 
 
+def accuracy_tables(series: Series) -> list[Table]:
+    """All tables that a series has runs for."""
+    found = [table for key in PLANS if (table := paper_table(series, key))]
+    if not series.runs.keys() <= NAMES.keys():
+        found.append(variants_table(series))
+    return found
+
+
+def paper_table(series: Series, key: str) -> Table | None:
+    """One of the paper's tables, or None without its runs."""
+    rows = rows_of(series, key)
+    if not rows:
+        return None
+    test = IMAGE_ALONE if PLANS[key].image_alone else PAPER_TEST
+    shown = tuple(_cells(row) for row in rows)
+    return Table(key, PLANS[key].title, COLUMNS, shown, (test, *NOTES)).without_empty_columns()
+
+
 def _cells(row: Row) -> tuple[Cell, ...]:
-    accuracy = sheets.figure(row.mean, row.error, strong=row.leads)
-    each = tuple((f"run {i + 1}", value) for i, value in enumerate(row.values))
+    accuracy = cells.with_error(row.mean, row.error, bold=row.leads)
+    each = tuple((f"run {i}", value) for i, value in enumerate(row.accuracies, 1))
+    to_paper = EMPTY
+    if row.paper:
+        error = math.hypot(row.error, row.paper.error) if row.error is not None else None
+        to_paper = cells.with_error(row.mean - row.paper.accuracy, error, "+.2f")
     return (
-        sheets.name(row.name),
-        replace(accuracy, more=(*accuracy.more, *each)),
-        sheets.seeds(len(row.values)),
-        sheets.gap(row.to_base),
-        sheets.gap(row.to_equal),
-        sheets.figure(*row.paper) if row.paper else NOTHING,
-        sheets.figure(*row.to_paper, signed=True) if row.to_paper else NOTHING,
-        sheets.count(row.train_passes),
-        sheets.count(row.predict_passes),
-        sheets.count(row.parameters),
+        cells.text(row.name), replace(accuracy, more=(*accuracy.more, *each)), cells.seeds(len(row.accuracies)),
+        cells.gap(row.to_baseline), cells.gap(row.to_longer), cells.with_error(*row.paper) if row.paper else EMPTY,
+        to_paper, cells.count(row.train_passes), cells.count(row.predict_passes), cells.count(row.parameters),
+    )  # fmt: skip
+
+
+def variants_table(series: Series) -> Table:
+    """Every variant of a study, whatever it is called: pruned and all heads, without and with flip TTA."""
+    rows = []
+    for kind in dict.fromkeys(run.kind for run in series.all_runs):
+        runs = series.of(kind)
+        test, cost = runs[0].result.test, runs[0].result.cost
+        heads = len(test.heads)
+        flips = all(run.uses_flip for run in runs)
+        rows += [
+            (
+                cells.text(name_of(kind, part, heads)), cells.mean_of(accuracies(runs, part, False)),
+                cells.mean_of(accuracies(runs, part, True)) if flips else EMPTY,
+                cells.seeds(len(runs)), cells.count(cost.train_passes), cells.count(runs[0].score(part, False).passes),
+                cells.count(cost.parameters) if part == "full" else EMPTY,
+            )
+            for part in (("pruned", "full") if heads > 1 and test.pruned else ("full",))
+        ]  # fmt: skip
+    columns = ("variant", "accuracy %", "flip TTA %", "n", "training passes", "passes per image", "parameters")
+    notes = (
+        "Mean ± standard error over n seeds. Flip TTA averages the outputs on an image and its horizontal flip, at "
+        "twice the passes. A pruned network has the parameters of the network that was wrapped.",
+        NO_SPREAD,
     )
+    return Table("variants", "Every variant", columns, tuple(rows), notes).without_empty_columns()
 
 
-def _notes(group: Group, target: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    notes = []
-    if any(row.name == KINDS[kind].pruned for row in rows for kind in EQUAL):
-        notes.append("base, m× epochs: the base classifier with as many training passes as m heads take.")
-    if target in _OWN and group.some.protocol == "test_flip":
-        notes.append("Tested on the image alone, as an exported network sees it.")
-    elif group.some.protocol == "test_flip":
-        notes.append(
-            "Tested on each image and its mirror image, outputs averaged: the paper's protocol, two passes each."
-        )
-    else:
-        notes.append("Tested on the plain image: this data set is not mirrored in training, so it is not in the test.")
-    sizes = sorted({len(row.values) for row in rows})
-    if sizes == [1]:
-        notes.append("One seed: no errors, no intervals, nothing bold.")
-    else:
-        notes.append(
-            f"Mean ± standard error, n = {sheets.either(sizes)} seeds; differences with Welch's 95 % interval."
-        )
-    if any(row.leads for row in rows):
-        notes.append("Bold: ahead of the second best by more than the error.")
-    notes += cautions(rows)
-    if any(row.paper for row in rows):
-        notes.append(f"The paper: mean ± standard error of {N} repetitions.")
-    elif target in _OWN:
-        notes.append("The paper has no such figures.")
-    else:
-        notes.append(f"The paper has no figures for {group.data}.")
-    if target == "ablation":
-        notes += _on_the_parts({row.name: row for row in rows})
-    if target == "taught":
-        notes += _on_teaching(group)
-    return tuple(notes)
+@dataclass(frozen=True)
+class Classifier:
+    """One way to predict: the pruned or full classifier of a kind of run, without or with flip TTA."""
+
+    kind: str
+    part: str
+    flip: bool
+
+    def accuracies(self, series: Series) -> tuple[float, ...]:
+        """One accuracy in percent per run."""
+        return accuracies(series.of(self.kind), self.part, self.flip)
+
+    def name(self, series: Series) -> str:
+        """What tables call it."""
+        heads = len(series.of(self.kind)[0].result.test.heads)
+        return name_of(self.kind, self.part, heads) + (", flip TTA" if self.flip else "")
 
 
-def _on_teaching(group: Group) -> list[str]:
-    """What teaching gives the head that is kept, and what it takes from all heads together, by either test."""
-    weight = KINDS["t2-taught"].distillation
-    notes = [f"Taught: --distillation {weight:g}, the identity head also learns what both say together."]
-    if not group.of("t2"):
-        return notes
-    mirrored = [("test_flip", ", with the mirror image")] if group.some.protocol == "test_flip" else []
-    for protocol, how in [("test", ""), *mirrored]:
-        for part, name in (("pruned", "PT2"), ("full", "T2")):
-            taught, plain = (accuracies(group.of(kind), part, protocol) for kind in ("t2-taught", "t2"))
-            notes.append(f"{name} taught against {name}{how}: {difference(taught, plain)}.")
-    return notes
+def differences_table(series: Series, pairs: Sequence[tuple[Classifier, Classifier]] = ()) -> Table | None:
+    """Differences between pairs of classifiers: by default those that the paper's tables leave open."""
+    flips = (False, True) if series.first.uses_flip else (False,)
+    if not pairs:
+        named = (("t2-taught", "t2", "pruned"), ("t2-taught", "t2", "full"), ("t2", "alg", "pruned"))
+        pairs = [(Classifier(a, part, flip), Classifier(b, part, flip)) for a, b, part in named for flip in flips]
+        if series.first.uses_flip:  # the same training compute and two passes per image each
+            pairs += [
+                (Classifier(kind, "full", False), Classifier("base-x2", "pruned", True)) for kind in ("t2", "t2-taught")
+            ]
+    rows = []
+    for a, b in pairs:
+        if series.of(a.kind) and series.of(b.kind):
+            found = difference(a.accuracies(series), b.accuracies(series))
+            rows.append(
+                (
+                    cells.text(a.name(series)), cells.text(b.name(series)), cells.gap(found),
+                    cells.text(cells.verdict(found) or "–"), cells.count(found.n[0]), cells.count(found.n[1]),
+                )
+            )  # fmt: skip
+    columns = ("model", "compared with", "difference in points", "model is", "n", "n of the other")
+    note = "Differences of mean accuracies with Welch's 95 % interval. Flip TTA takes twice the passes."
+    return Table("differences", "Differences", columns, tuple(rows), (note, NO_SPREAD)) if rows else None
 
 
-def _on_the_parts(rows: dict[str, Row]) -> list[str]:
-    """What the paper concludes from Table 4, and whether it is so here."""
-    alone = verdict([(name, rows[name].to_base) for name in ("Alg. only", "Arch. only") if name in rows])
-    notes = [f"The paper: one part alone brings no significant gain. Here, against base: {alone}."]
-    if "Alg. only" in rows and "PT2" in rows:
-        gap = difference(rows["PT2"].values, rows["Alg. only"].values)
-        notes.append(f"What separate heads add to the algorithm, PT2 against Alg. only: {gap}.")
-    return notes
+def summary_table(series: Series) -> Table | None:
+    """What m heads gain over the baseline, and over the baseline at equal training compute, in points."""
+    flips = (True, False) if series.first.uses_flip else (False,)
+    columns = ["model"]
+    found: dict[str, list[Cell]] = {}
+    for flip in flips:
+        test = "flip TTA" if flip else "image alone"
+        columns += [f"to baseline, {test}", f"to baseline at equal training compute, {test}"]
+        rows = {row.name: row for key in ("pruned", "full", "taught") for row in rows_of(series, key, flip)}
+        for name, row in rows.items():
+            if not name.startswith("baseline"):
+                found.setdefault(name, []).extend(_judged(gap) for gap in (row.to_baseline, row.to_longer))
+    rows_ = tuple((cells.text(name), *judged) for name, judged in found.items())
+    note = "Ahead or behind: the 95 % interval of the difference excludes zero. The tables below have the intervals."
+    table = Table("summary", "Gains in points of accuracy", tuple(columns), rows_, (note,))
+    return table.without_empty_columns() if rows_ else None
+
+
+def _judged(value: Difference | None) -> Cell:
+    if value is None:
+        return EMPTY
+    return Cell(f"{cells.number(value.mean, '+.2f')} {cells.verdict(value)}".strip(), value.mean)

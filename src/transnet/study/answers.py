@@ -16,7 +16,8 @@ from torch import Tensor
 from transnet.data import DataSet
 from transnet.runs.files import write_tensors
 from transnet.runs.folder import Run
-from transnet.study.plan import MEMBERS_OF, parse_name
+from transnet.runs.predictions import NAME, Predictions
+from transnet.study.plan import BY_HEADS, parse_name
 from transnet.train.evaluate_runs import collect
 
 
@@ -38,7 +39,7 @@ class Answers:
 def is_member(run: Path) -> bool:
     """Whether a run of a study belongs into its ensembles."""
     found = parse_name(run.name)
-    return found is not None and found[1] in MEMBERS_OF.values()
+    return found is not None and found[1] in BY_HEADS
 
 
 def can_answer(run: Path) -> bool:
@@ -62,6 +63,9 @@ def keep_answers(run: Path, data: DataSet, *, device: str = "auto") -> Answers:
     file = _file(run)
     file.parent.mkdir(parents=True, exist_ok=True)
     marks = {"mark": Run(run).result().model_sha256, "passes": str(answers.passes)}
+    flip = said.views[1].numpy() if len(said.views) > 1 else None
+    labels, fingerprint = said.labels.numpy(), Run(run).settings().data.fingerprint
+    Predictions(said.transforms, said.views[0].numpy(), flip, labels, marks["mark"], fingerprint).save(run / NAME)
     write_tensors(file, {"logits": answers.logits, "labels": answers.labels}, metadata=marks)
     return answers
 

@@ -179,7 +179,7 @@ def _members(study: Study) -> range:
 
     Of a study in stretches, runs may be finished whose weights are gone and which nobody asked before.
     """
-    from transnet.report.measurements import was_measured
+    from transnet.report.measurement_cache import was_measured
     from transnet.study.answers import can_answer
 
     runs = Path(study.out) / "runs"

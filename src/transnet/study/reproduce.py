@@ -43,7 +43,7 @@ def reproduce(study: Study, *, quiet: bool = False) -> tuple[Outcome, Path | Non
     note_study(study, outcome.failed)
     if outcome.stopped or len(outcome.failed) == len(runs):
         return outcome, None
-    return outcome, write_report(study.out, data=study.data, device=study.device)
+    return outcome, write_report(study.out)
 
 
 def _check_folder(out: Path) -> None:

@@ -1,0 +1,57 @@
+"""What a report measured on networks, kept as JSON, so that weights and predictions can be deleted afterwards.
+
+OUT/measured/SERIES.json has one entry per ensemble and per run's kernels. An entry is valid as long as its runs have
+the same ``model_sha256``.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from transnet.runs.files import read_json, write_atomically
+from transnet.runs.folder import Run
+from transnet.runs.records import decode, encode
+from transnet.study.results import FinishedRun
+
+T = TypeVar("T")
+SCHEMA = 3
+
+
+class MeasurementCache:
+    """The measurements of one series."""
+
+    def __init__(self, out: Path, series: str) -> None:
+        self.path = out / "measured" / f"{series}.json"
+        content = read_json(self.path, "") if self.path.exists() else {}
+        parts = content.get("parts") if content.get("schema") == SCHEMA else None
+        self.parts: dict[str, object] = parts if isinstance(parts, dict) else {}
+
+    def get(self, kind: type[T], name: str, runs: Sequence[FinishedRun], measure: Callable[[], T | None]) -> T | None:
+        """Return the entry of that name, or measure and keep it.
+
+        Args:
+            kind: the entry's record.
+            name: of the entry.
+            runs: the networks that it was measured on.
+            measure: called without a valid entry; returns None if there is nothing to measure with.
+        """
+        weights = {run.name: run.result.model_sha256 for run in runs}
+        part = self.parts.get(name)
+        if isinstance(part, dict) and part.get("runs") == weights:
+            return decode(kind, part.get("found"), f"{self.path} ({name})")
+        new = measure()
+        if new is not None:
+            self.parts[name] = {"runs": weights, "found": encode(new)}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, json.dumps({"schema": SCHEMA, "parts": self.parts}, indent=1).encode())
+        return new
+
+
+def was_measured(out: Path, series: str, curve: str, members: Sequence[str]) -> bool:
+    """Return whether the ensemble of these runs was measured, and none of them was trained again since."""
+    part = MeasurementCache(out, series).parts.get(f"{curve}: {' + '.join(members)}")
+    runs = {name: Run(out / "runs" / name) for name in members}
+    return isinstance(part, dict) and all(
+        run.finished and run.result().model_sha256 == part["runs"][name] for name, run in runs.items()
+    )

@@ -1,0 +1,122 @@
+"""Fig. 3: which ensembles there are, and what is measured of them without weights."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from transnet.report.ensembles import Point, draw, measure, score_ensemble
+from transnet.report.measurement_cache import MeasurementCache
+from transnet.report.page import write_report
+from transnet.study.results import Series, read_runs
+
+WEIGHTS = ("model.safetensors", "predictions.npz", "state", "logs", "*.lock")
+
+
+def only_series(study: Path) -> Series:
+    (series,) = read_runs(study)
+    return series
+
+
+def points_of(study: Path) -> list[Point]:
+    series = only_series(study)
+    return measure(series, MeasurementCache(study, series.name))
+
+
+def without_weights(study: Path, target: Path) -> Path:
+    """The study's folder as it comes back from a machine that keeps neither weights nor predictions."""
+    shutil.copytree(study, target, ignore=shutil.ignore_patterns(*WEIGHTS))
+    return target
+
+
+def sizes(points: list[Point], curve: str) -> list[int]:
+    return [len(point.scores) for point in points if point.curve == curve]
+
+
+def test_an_ensemble_is_the_mean_of_logits() -> None:
+    members = [torch.randn(50, 3) for _ in range(2)]
+    labels = torch.arange(50) % 3
+    found = score_ensemble(members, labels, passes=4)
+    mean = (members[0] + members[1]) / 2
+    assert found.accuracy == pytest.approx((mean.argmax(1) == labels).double().mean().item())
+    assert found.loss == pytest.approx(F.cross_entropy(mean, labels).item(), abs=1e-6)
+    assert (found.n, found.passes) == (50, 4)
+    assert found.disagreement is not None
+    assert score_ensemble(members[:1], labels, passes=1).disagreement is None
+
+
+def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
+    points = points_of(small_study)
+    assert sizes(points, "base") == [4, 2, 1, 1]
+    assert sizes(points, "PT2") == [4, 2, 1, 1]
+    assert sizes(points, "Tm") == [4, 4, 2, 2]
+    assert all(point.scores[0].passes == point.size for point in points)
+
+
+def test_a_single_network_scores_as_in_its_result(small_study: Path) -> None:
+    points = {(point.curve, point.size): point for point in points_of(small_study)}
+    for key, kind, part in ((("PT2", 1), "t2", "pruned"), (("Tm", 3), "t3", "full")):
+        result = json.loads((small_study / "runs" / f"digits-fast-{kind}-s0" / "result.json").read_text())
+        score = points[key].scores[0]
+        assert score.accuracy == result["test"][part]["accuracy"]
+        assert score.loss == pytest.approx(result["test"][part]["loss"])
+        assert score.calibration_error is not None
+
+
+def test_single_ensembles_have_no_error(small_study: Path, tmp_path: Path) -> None:
+    one = [Point(point.curve, point.size, point.scores[:1]) for point in points_of(small_study)]
+    svg = draw(one, only_series(small_study), tmp_path).read_text()
+    assert "m PT2, n = 1, 1, 1, 1" in svg
+
+
+def test_without_weights_everything_measured_is_reported_again(small_study: Path, tmp_path: Path) -> None:
+    copy = without_weights(small_study, tmp_path / "copy")
+    (copy / "report.html").unlink()
+    assert write_report(copy).read_text() == (small_study / "report.html").read_text()
+
+
+def test_without_weights_and_measurements_only_results_are_reported(small_study: Path, tmp_path: Path) -> None:
+    copy = without_weights(small_study, tmp_path / "copy")
+    shutil.rmtree(copy / "measured")
+    page = write_report(copy).read_text()
+    assert "Table 2" in page
+    assert "Fig. 4" in page
+    assert "Fig. 3" not in page
+    assert "Fig. 5" not in page
+
+
+def test_predictions_alone_suffice(small_study: Path, tmp_path: Path) -> None:
+    copy = without_weights(small_study, tmp_path / "copy")
+    shutil.rmtree(copy / "measured")
+    for path in small_study.glob("runs/*/predictions.npz"):
+        shutil.copy(path, copy / "runs" / path.parent.name)
+    found, expected = points_of(copy), points_of(small_study)
+    assert found == expected
+    assert len(found) == 12
+
+
+def test_predictions_of_other_weights_are_not_used(small_study: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(small_study, copy)
+    shutil.rmtree(copy / "measured")
+    path = copy / "runs" / "digits-fast-t2-s1" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_sha256": "of other weights"}))
+    assert sizes(points_of(copy), "PT2") == [4, 1]  # alone with its result; no ensemble with seeds 0, 2 or 3
+    assert sizes(points_of(small_study), "PT2") == [4, 2, 1, 1]
+
+
+def test_networks_without_predictions_count_with_their_results(small_study: Path, tmp_path: Path) -> None:
+    copy = without_weights(small_study, tmp_path / "copy")
+    (file,) = (copy / "measured").glob("*.json")
+    kept = json.loads(file.read_text())
+    del kept["parts"]["Tm: digits-fast-t3-s1"]
+    file.write_text(json.dumps(kept))
+    (before,), (after,) = (
+        [p for p in points_of(study) if (p.curve, p.size) == ("Tm", 3)] for study in (small_study, copy)
+    )
+    assert after.scores[0] == before.scores[0]
+    assert after.scores[1].accuracy == before.scores[1].accuracy
+    assert after.scores[1].calibration_error is None

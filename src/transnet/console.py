@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or the error's type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
 def duration(seconds: float) -> str:
     """Seconds for a person to read: ``1 h 05 min``, ``3 min 20 s``, ``42 s``."""
     minutes, second = divmod(round(seconds), 60)

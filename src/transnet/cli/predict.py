@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from transnet.errors import ConfigError
+
 if TYPE_CHECKING:
-    from transnet.early_exit import Auto
+    from transnet.ship.thresholds import Target
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Predict the class of images: its probability, and how many heads agree.
+    """Predict the class of images, with its probability and the number of heads that agree.
 
-    MODEL is a run, a folder that transnet prune made, an .onnx file, or hf:owner/name. An image that cannot be read is
-    reported and passed over; the exit status is then 1, or 2 where none of the paths exists.
+    MODEL is a run, a folder that transnet prune wrote, an .onnx file, or hf:owner/name. An image that cannot be read is
+    reported and skipped. The exit status is then 1, or 2 if none of the paths exists.
 
     Example: transnet predict runs/t2 photos/ --confidence 0.9
     """
@@ -27,20 +29,20 @@ class Options:
     images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE…")]
     """Files, folders, globs; - reads one image from standard input."""
     confidence: Annotated[str | None, tyro.conf.arg(metavar="0…1|auto")] = None
-    """Anytime prediction: run head by head, and stop when the class is preferred to its runner-up with this
-    probability. auto: the lowest that stays within 0.1 points of all heads on the run's validation split."""
+    """Early exit: run the heads one by one, and stop when the class is preferred to its runner-up with this
+    probability. auto: the lowest value that stays within 0.1 points of all heads on the run's validation split."""
     within: float | None = None
-    """For --confidence auto: other percentage points of accuracy that may be lost."""
+    """For --confidence auto: percentage points of accuracy that may be lost, instead of 0.1."""
     passes: float | None = None
-    """For --confidence auto, instead: heads per image, on average, that may be spent, such as 1.4."""
+    """For --confidence auto, instead of --within: heads per image that may be used on average, such as 1.4."""
     data: str | None = None
-    """Where the run's own data lies now, for --confidence auto. None: where it was."""
+    """The run's own data, for --confidence auto, if it is not where the run found it."""
     format: Literal["table", "jsonl", "csv"] | None = None
-    """None: a table on a terminal, JSON lines elsewhere."""
+    """Output format. Default: a table on a terminal, JSON lines otherwise."""
     batch_size: int = 64
     """Images at a time."""
     device: str = "auto"
-    """cpu, cuda, … auto: a GPU where there is one."""
+    """cpu, cuda, cuda:1, or auto: a GPU if there is one."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -51,26 +53,28 @@ def run(arguments: Sequence[str]) -> int:
 
     format = options.format or ("table" if sys.stdout.isatty() else "jsonl")
     if format != "table" and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's own: these lines are read by programs
+        sys.stdout.reconfigure(encoding="utf-8")  # not the terminal's encoding, because programs read these lines
     return predict_files(
         options.model, options.images, format=format, out=sys.stdout, confidence=confidence,
         data=options.data, batch_size=options.batch_size, device=options.device,
     )  # fmt: skip
 
 
-def _confidence(options: Options) -> "float | Auto | None":
-    given, targets = options.confidence, (("within", options.within), ("passes", options.passes))
-    target = {name: value for name, value in targets if value is not None}
-    if len(target) > 1:
-        raise ValueError("--within, --passes: each is a target for --confidence auto; give one of them")
-    if given == "auto":
-        from transnet.early_exit import Auto
+def _confidence(options: Options) -> "float | Target | None":
+    if options.within is not None and options.passes is not None:
+        raise ConfigError("both are targets for `confidence` auto; give only one of `within` and `passes`")
+    targets = {"within": options.within, "passes": options.passes}
+    given = {name: value for name, value in targets.items() if value is not None}
+    if options.confidence == "auto":
+        from transnet.ship.thresholds import Target
 
-        return Auto(**target)
-    for name in target:
-        raise ValueError(f"--{name}: only --confidence auto reads it; add that, or leave it out")
-    # Read here: of a union of types tyro says which of them Python could not make of the word.
+        return Target(**given)
+    for name in given:
+        raise ConfigError("only `confidence` auto uses it; add that, or leave it out", field=name)
+    # Parsed here, because for a union of types tyro's error names Python's types.
     try:
-        return given if given is None else float(given)
+        return None if options.confidence is None else float(options.confidence)
     except ValueError:
-        raise ValueError(f"--confidence: {given!r} was given; a number from 0 to 1 is needed, or auto") from None
+        raise ConfigError(
+            f"{options.confidence!r} was given; a number from 0 to 1 is needed, or auto", field="confidence"
+        ) from None

@@ -11,7 +11,7 @@ import tyro
 class Options:
     """Prune a finished run to the plain classifier, as a folder with the model and its config.json.
 
-    What was written is loaded again and compared with the run on test images before the command succeeds.
+    The command loads what it wrote and compares it with the run on test images before it reports success.
 
     Example: transnet prune runs/t2 --out models/better
     """
@@ -19,23 +19,23 @@ class Options:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Folder of a finished run."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")]
-    """Folder to make."""
+    """Folder to create."""
     head: str = "r0"
-    """The head to keep. Any but r0 has its transform folded into the weights. best: the one of the lowest validation
-    loss, for a run with --val-fraction. all: the full model, its transforms inside."""
+    """The head to keep. Any but r0 has its transform folded into the weights. best: the one with the lowest
+    validation loss, for a run with --val-fraction. all: the full model with its transforms."""
     format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
     """safetensors: weights under the model's own names. onnx: for ONNX Runtime. pt2: for torch.export."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Export, and print how far the result agrees with the run."""
+    """Export, and print how closely the result agrees with the run."""
     options = tyro.cli(Options, prog="transnet prune", args=list(arguments))
     from transnet.ship.export import export_run
 
     written = export_run(options.run, options.out, head=options.head, format=options.format)
     about, side = written.about, written.about.image_size
-    folded = f", its transform folded in for {side}×{side}" if about.fold else ""
+    folded = f", with its transform folded in for {side}×{side}" if about.fold else ""
     print(f"{written.file}: {about.model}, head{'s' * (about.kind == 'full')} {' '.join(about.transforms)}{folded}")
-    images = f"{written.images} {'test images' if written.real else 'made-up images (the data is not there)'}"
+    images = f"{written.images} {'test images' if written.real else 'random images (the data is not there)'}"
     print(f"compared on {images}: logits within {written.difference:.1e}, {written.same:.1%} of the classes the same")
     return 0

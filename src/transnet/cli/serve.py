@@ -9,9 +9,9 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Open a page to try a model on: drop an image, see what each head sees, says and decides.
+    """Open a page to try a model on: drop an image to see each head's view and class.
 
-    The page answers this machine only, loads nothing from elsewhere, and keeps no image.
+    The page answers this machine only, loads nothing from elsewhere, and stores no image.
 
     Example: transnet serve runs/t2
     """
@@ -19,15 +19,15 @@ class Options:
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """A run, or any model that transnet predict takes."""
     confidence: float = 0.9
-    """Where the anytime rule's threshold stands at first."""
+    """The early-exit threshold that the page starts with."""
     host: str = "127.0.0.1"
-    """Address to listen on; any but a loopback one lets others in, who need no password."""
+    """Address to listen on. Any but a loopback address lets other machines in, without a password."""
     port: int = 8000
-    """0: any free one."""
+    """Port to listen on; 0 takes any free one."""
     browser: bool = True
     """Open the page in a browser."""
     device: str = "auto"
-    """cpu, cuda, … auto: a GPU where there is one."""
+    """cpu, cuda, cuda:1, or auto: a GPU if there is one."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,1 +1,1 @@
-"""From a run to a model in somebody's product."""
+"""Use a trained run elsewhere: export it, predict with it, serve it, share it."""

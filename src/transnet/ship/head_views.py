@@ -1,14 +1,16 @@
-"""What the page of `transnet serve` shows of an image: what each head sees and says, and how the anytime rule decides.
+"""What the page of `transnet serve` shows about an image: each head's view and classes, and the steps of early exit.
 
-It takes JPEG, PNG and WebP of up to 40 million pixels, whatever else Pillow reads: the image may be a stranger's.
+The image may come from a stranger. So only JPEG, PNG and WebP of up to 40 million pixels are read, although Pillow
+reads more.
 """
 
 import base64
 import io
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from transnet import d4
 from transnet.data.decode import Pixels, decode_image
@@ -23,64 +25,104 @@ _TOP = 5
 _SHOWN_SIDE = 224
 
 
-def look(model: Model, encoded: bytes) -> dict[str, Any]:
-    """All that the page shows of one image: each head's view and classes, the ensemble, the anytime rule's steps.
+@dataclass(frozen=True)
+class ClassProbability:
+    """One of the most probable classes."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class HeadView:
+    """One head: its name, the image as it sees it (a data URL), and its most probable classes."""
+
+    name: str
+    view: str
+    classes: list[ClassProbability]
+
+
+@dataclass(frozen=True)
+class Step(ClassProbability):
+    """The class after one more head, with its `lead`."""
+
+    lead: float
+
+
+@dataclass(frozen=True)
+class Views:
+    """Everything that the page shows about one image.
+
+    Attributes:
+        heads: each head alone.
+        ensemble: the most probable classes of all heads.
+        steps: the mean of the first 1, 2, … m heads.
+        early_exit: whether the model can run its heads one by one.
+    """
+
+    heads: list[HeadView]
+    ensemble: list[ClassProbability]
+    steps: list[Step]
+    early_exit: bool
+
+
+def head_views(model: Model, encoded: bytes) -> Views:
+    """Predict one image and show how the model arrived at the class.
 
     Args:
-        model: what predicts.
+        model: the model.
         encoded: the bytes of a JPEG, PNG or WebP file.
 
     Raises:
-        DataError: where they are none, or have too many pixels.
+        DataError: if they are not such a file, or it has too many pixels.
     """
-    pixels = model.shown(_decode(encoded))
+    pixels = model.crop(_decode(encoded))
     logits = model.heads(model.normalise(pixels)[None])[0].double()
     names = model.about.transforms
-    # The graph of a folded head has its transform inside: it is shown what the person sees.
-    views = [pixels if model.about.fold else _turned(pixels, name) for name in names]
+    # The transform of a folded head is in its weights, so it sees the image as it is.
+    views = [pixels if model.about.fold else _transformed(pixels, name) for name in names]
     sums = logits.cumsum(0)
     running = (sums / torch.arange(1, len(logits) + 1)[:, None]).softmax(-1)
-    # Log-odds, as `anytime` compares them; one class has no runner-up, and JSON no infinity.
-    leads = [min(value, 1e9) for value in lead(sums).tolist()]
-    return {
-        "heads": [
-            {"name": title, "view": _data_url(view), "classes": _classes(model, p)}
+    leads = [min(value, 1e9) for value in lead(sums).tolist()]  # infinite for a single class, which JSON cannot hold
+    return Views(
+        heads=[
+            HeadView(title, _data_url(view), _classes(model, p))
             for title, view, p in zip(head_names(names), views, logits.softmax(-1), strict=True)
         ],
-        "ensemble": _classes(model, running[-1]),
-        "steps": [{**_classes(model, p)[0], "lead": ahead} for p, ahead in zip(running, leads, strict=True)],
-        "one_by_one": model.net is not None,
-    }
+        ensemble=_classes(model, running[-1]),
+        steps=[Step(**vars(_classes(model, p)[0]), lead=ahead) for p, ahead in zip(running, leads, strict=True)],
+        early_exit=model.net is not None,
+    )
 
 
 def _decode(encoded: bytes) -> Pixels:
     from PIL import Image
 
+    limit = f"at most {MOST_PIXELS // 10**6} million are accepted: scale it down"
     if not encoded:
         raise DataError("empty (0 bytes)")
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:  # reads the header only
             width, height = image.size
     except Image.DecompressionBombError as error:
-        most = MOST_PIXELS // 10**6
-        raise DataError(f"far too many pixels; at most {most} million are taken: scale it down") from error
-    except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
+        raise DataError(f"far too many pixels; {limit}") from error
+    except Exception as error:  # a decoder can raise anything about damaged bytes
         raise DataError("not a JPEG, PNG or WebP image, or its beginning is damaged") from error
     if width * height > MOST_PIXELS:
-        raise DataError(f"{width}×{height} pixels; at most {MOST_PIXELS // 10**6} million are taken: scale it down")
+        raise DataError(f"{width}×{height} pixels; {limit}")
     return decode_image(encoded)
 
 
-def _turned(pixels: Pixels, name: str) -> Pixels:
-    turned = d4.apply(name, torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
-    return turned.permute(1, 2, 0).contiguous().numpy()
+def _transformed(pixels: Pixels, name: str) -> Pixels:
+    transformed = d4.apply(name, torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
+    return transformed.permute(1, 2, 0).contiguous().numpy()
 
 
 def _data_url(pixels: Pixels) -> str:
     from PIL import Image
 
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    if image.width < _SHOWN_SIDE:  # whole multiples of a pixel, to see what the network sees
+    if image.width < _SHOWN_SIDE:  # each pixel becomes a square of pixels, to show what the network sees
         factor = max(1, _SHOWN_SIDE // image.width)
         image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     file = io.BytesIO()
@@ -88,7 +130,9 @@ def _data_url(pixels: Pixels) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _classes(model: Model, p: torch.Tensor) -> list[dict[str, Any]]:
+def _classes(model: Model, p: Tensor) -> list[ClassProbability]:
     values, labels = p.topk(min(_TOP, len(p)))
-    found = zip(labels.tolist(), values.tolist(), strict=True)
-    return [{"class": model.about.classes[i], "probability": value} for i, value in found]
+    return [
+        ClassProbability(model.about.classes[i], value)
+        for i, value in zip(labels.tolist(), values.tolist(), strict=True)
+    ]

@@ -1,10 +1,10 @@
-"""Open a trained model wherever it lies: a run, an exported folder, an ONNX file, the Hugging Face Hub.
+"""Open a trained model of any kind: a run, an exported folder, an ONNX file, or a model on the Hugging Face Hub.
 
 >>> model = open_model("runs/t2")
 >>> probabilities = model.heads(model.prepare(Path("cat.jpg").read_bytes())[None]).mean(1).softmax(-1)
 
 Nothing in these files is executed: they are JSON, safetensors and ONNX, never pickles. Each is checked before it is
-believed, so that a file from a stranger ends in predictions or in an error.
+used, so that a file from a stranger ends in predictions or in an error.
 """
 
 import os
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from transnet.console import first_line
 from transnet.data.augment import View
 from transnet.data.decode import Pixels, decode_image, square, to_grey, with_channels
 from transnet.errors import FileError
@@ -26,41 +27,60 @@ from transnet.runs.description import Description
 from transnet.runs.files import read_json
 from transnet.runs.folder import Run, load
 from transnet.runs.weights import load_weights
+from transnet.train.device import find_device
+from transnet.train.distributed import World
+
+Heads = Callable[[Tensor], Tensor]
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pt2")
+_KINDS = "a model is a run's folder, an exported folder, an .onnx file or hf:owner/name"
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model ready to use, whatever kind of file it came from.
+    """A trained model, ready to predict, whatever kind of file it came from.
 
     Attributes:
         source: what was opened.
         about: classes, heads and preprocessing.
-        heads: normalised images (B, C, S, S) → logits (B, m, K), one row a head, without gradients.
-        network: the network, where there is one: a TransNet or the pruned classifier.
+        heads: normalised images (B, C, S, S) → logits (B, m, K) of every head, without gradients.
+        network: a TransNet or the pruned classifier; None for an ONNX file.
     """
 
     source: str
     about: Description
-    heads: Callable[[Tensor], Tensor]
+    heads: Heads
     network: nn.Module | None = None
+
+    @classmethod
+    def of(cls, network: nn.Module, about: Description, source: str) -> "Model":
+        """The model of a network in memory."""
+        network.eval()
+        device = next(network.parameters()).device
+
+        @torch.inference_mode()
+        def heads(x: Tensor) -> Tensor:
+            x = x.to(device)
+            logits = network.logits(x) if isinstance(network, TransNet) else cast(Tensor, network(x))[:, None]
+            return logits.float().cpu()
+
+        return cls(source, about, heads, network)
 
     @property
     def net(self) -> TransNet | None:
-        """The network with all its heads, for `transnet.anytime`; None where there is only one or a fixed graph."""
+        """The network with all its heads, for `transnet.anytime`; None for a pruned model or an ONNX file."""
         return self.network if isinstance(self.network, TransNet) else None
 
     def prepare(self, encoded: bytes) -> Tensor:
-        """The bytes of an image file as the network wants it: (C, S, S), resized, cut and normalised.
+        """Decode an image file and resize, crop and normalise it as in training: (C, S, S).
 
         Raises:
-            DataError: where they cannot be read as an image.
+            DataError: if the bytes cannot be read as an image.
         """
-        return self.normalise(self.shown(decode_image(encoded)))
+        return self.normalise(self.crop(decode_image(encoded)))
 
-    def shown(self, pixels: Pixels) -> Pixels:
+    def crop(self, pixels: Pixels) -> Pixels:
         """The part of a decoded image that the network sees, (S, S, C) in 0…255."""
         about = self.about
         if about.channels == 1:
@@ -79,89 +99,73 @@ class Model:
         return view.normalise(torch.from_numpy(np.ascontiguousarray(pixels))[None])[0]
 
 
-def open_model(source: str | Path, *, device: str | torch.device = "cpu") -> Model:
+def open_model(source: str | Path, *, device: str = "cpu") -> Model:
     """Open a model of any kind for prediction.
 
     Args:
-        source: a run's folder, a folder that `transnet prune` or `save_pretrained` made, an ``.onnx`` file, or
+        source: a run's folder, a folder that `transnet prune` or `save_pretrained` wrote, an ``.onnx`` file, or
             ``hf:owner/name`` (``hf:owner/name@revision``).
-        device: where to compute; ONNX files run on the CPU.
+        device: where to compute: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``. ONNX files always run on the CPU.
 
     Raises:
-        FileError: where there is no model, or it is damaged, or its parts do not fit each other.
+        FileError: if there is no model, or it is damaged, or its parts do not belong together.
     """
-    text = str(source)
+    where, text = find_device(device, World()), str(source)
     if text.startswith("hf:"):
-        return _open_folder(download(text), text, device)
+        return _open_folder(download(text), text, where)
     path = Path(os.path.expanduser(text))
     if path.is_dir():
-        return _open_folder(path, text, device)
+        return _open_folder(path, text, where)
+    if path.suffix == ".onnx" and path.exists():
+        return _open_onnx(path)
+    raise FileError(f"{path} {_problem(path)}")
+
+
+def _problem(path: Path) -> str:
+    """Why a path is not a model, and what to give instead."""
     if path.suffix in _PICKLES:
-        raise FileError(
-            f"{path}: loading a {path.suffix} file can run code in it, so it is not opened; give the run, or export it "
-            "with `format` safetensors or onnx"
+        return (
+            f"is not opened, because loading a {path.suffix} file can run code in it; give the run, or export it with "
+            "`format` safetensors or onnx"
         )
     if not path.exists():
-        raise FileError(f"{path} does not exist; {_KINDS}")
-    if path.suffix == ".onnx":
-        return _open_onnx(path)
+        return f"does not exist; {_KINDS}"
     if path.suffix == ".safetensors":
-        raise FileError(f"{path}: weights alone, without classes and preprocessing; give their folder, {path.parent}")
+        return f"has weights without classes and preprocessing; give their folder, {path.parent}"
     if path.suffix in (".json", ".jsonl") and (path.parent / "config.json").is_file():
-        raise FileError(f"{path} is a file; give its folder, {path.parent}")
-    raise FileError(f"{path}: not a model; {_KINDS}")
+        return f"is a file; give its folder, {path.parent}"
+    return f"is not a model; {_KINDS}"
 
 
-_KINDS = "a model is a run's folder, an exported folder, an .onnx file or hf:owner/name"
-
-
-def _open_folder(path: Path, source: str, device: str | torch.device) -> Model:
+def _open_folder(path: Path, source: str, device: torch.device) -> Model:
     config, weights = path / "config.json", path / "model.safetensors"
     if not weights.exists() and (path / "model.onnx").is_file():
         return _open_onnx(path / "model.onnx")
     if not weights.exists() and (path / "model.pt2").is_file():
-        return open_model(path / "model.pt2")
+        raise FileError(f"{path / 'model.pt2'} {_problem(path / 'model.pt2')}")
     content = read_json(config, _KINDS)
     if "train" in content:
-        return model_of(load(path).to(device), Description.of_run(Run(path).settings(), str(config)), source)
+        return Model.of(load(path).to(device), Description.of_run(Run(path).settings(), str(config)), source)
     about = Description.of_export(content, str(config))
-    return model_of(load_network(weights, about).to(device), about, source)
 
-
-def load_network(weights: Path, about: Description) -> nn.Module:
-    """The described network with the weights of a safetensors file, compared before anything large is allocated."""
-
-    def folded(model: nn.Module) -> nn.Module:
+    def fold(model: nn.Module) -> nn.Module:
         from transnet.folding.fold import fold
 
         return fold(model.eval(), about.transforms[0], about.image_size)
 
-    return load_weights(weights, about.build, about.model, finish=folded if about.fold else None)
-
-
-def model_of(network: nn.Module, about: Description, source: str) -> Model:
-    """A network in memory as a `Model`."""
-    network.eval()
-    device = next(network.parameters()).device
-
-    @torch.inference_mode()
-    def heads(x: Tensor) -> Tensor:
-        x = x.to(device)
-        logits = network.logits(x) if isinstance(network, TransNet) else cast(Tensor, network(x))[:, None]
-        return logits.float().cpu()
-
-    return Model(source, about, heads, network)
+    network = load_weights(weights, about.build, about.model, finish=fold if about.fold else None)
+    return Model.of(network.to(device), about, source)
 
 
 def _open_onnx(path: Path) -> Model:
-    from transnet.ship.onnx import open_graph
+    from transnet.ship.onnx import open_onnx
 
-    about, heads = open_graph(path)
+    about, heads = open_onnx(path)
     return Model(str(path), about, heads)
 
 
 def download(source: str, **options: Any) -> Path:
-    """The folder of a model on the Hub, kept in the Hub's own cache; its config and weights only.
+    """Download the config and the weights of a model on the Hub into the Hub's own cache, and return their folder.
 
     Args:
         source: ``hf:owner/name`` or ``hf:owner/name@revision``.
@@ -172,14 +176,13 @@ def download(source: str, **options: Any) -> Path:
 
     name = source.removeprefix("hf:")
     if not _REPOSITORY.fullmatch(name) or ".." in name:
-        raise FileError(f"{source}: not a repository; hf:owner/name or hf:owner/name@revision is needed")
+        raise FileError(f"{source} is not a repository; hf:owner/name or hf:owner/name@revision is needed")
     repository, _, revision = name.partition("@")
     if revision:
         options["revision"] = revision
     try:
-        folder = snapshot_download(repository, allow_patterns=["config.json", "model.safetensors"], **options)
+        return Path(snapshot_download(repository, allow_patterns=["config.json", "model.safetensors"], **options))
     except RepositoryNotFoundError:
         raise FileError(f"{source}: the Hub has no such model, or it is private and you are not logged in") from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise FileError(f"{source} could not be downloaded ({str(error).splitlines()[0]})") from None
-    return Path(folder)
+        raise FileError(f"{source} could not be downloaded ({first_line(error)})") from None

@@ -1,4 +1,4 @@
-"""Predict the class of image files with any trained model.
+"""Predict the classes of image files with any trained model.
 
 transnet predict runs/t2 photos/ --confidence 0.9
 """
@@ -17,26 +17,28 @@ from typing import Literal, TextIO
 import torch
 from torch import Tensor
 
-from transnet.console import printable, say
+from transnet.console import printable, progress_bar, say
 from transnet.data.folder import images_below
-from transnet.early_exit import Auto, calibrate_run, run_heads
+from transnet.early_exit import run_heads
 from transnet.errors import ConfigError, DataError
+from transnet.model import TransNet
 from transnet.ship.models import Model, open_model
+from transnet.ship.thresholds import Target, choose_threshold
 
 Format = Literal["table", "jsonl", "csv"]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one image.
+    """A model's prediction for one image.
 
     Attributes:
-        image: its path, ``-`` for standard input.
-        label: the class of the highest mean output.
+        image: the image's path, ``-`` for standard input.
+        label: the class with the highest mean output.
         probability: of that class.
-        agreement: share of the heads that ran whose own class it is.
-        passes: of the network: the heads that ran.
-        heads: the class each of them gave, by transform and in order; a transform that occurs twice is ``r0#2``.
+        agreement: fraction of the heads that ran and chose that class.
+        passes: number of heads that ran, each one pass of the network.
+        heads: the class that each of them chose, by transform; a second head of a transform is called ``r0#2``.
     """
 
     image: str
@@ -49,57 +51,49 @@ class Prediction:
 
 def predict_files(
     source: str,
-    words: Sequence[str],
+    paths: Sequence[str],
     *,
     format: Format,
     out: TextIO,
-    confidence: float | Auto | None = None,
+    confidence: float | Target | None = None,
     data: str | None = None,
     batch_size: int = 64,
     device: str = "auto",
 ) -> int:
-    """Predict images and write what comes out; the exit status: 1 where an image could not be read, else 0.
+    """Predict images and write the predictions. Return the exit status: 1 if an image could not be read, else 0.
 
     Args:
         source: the model, as `open_model` takes it.
-        words: files, folders, globs; ``-`` is the bytes of one image on standard input.
-        format: a table at the end, or a line an image as soon as its batch is done.
+        paths: files, folders, globs; ``-`` reads one image from standard input.
+        format: a table at the end, or a line per image as soon as its batch is done.
         out: where to write.
-        confidence: run head by head and stop at this certainty, as `anytime` does; `Auto` calibrates it on the run's
-            validation split.
-        data: where the run's data lies, for `Auto`, where that is not what the run calls it.
+        confidence: the threshold for early exit; for a `Target` it is chosen on the run's validation split.
+        data: the run's data, if it is not where the run found it; only a `Target` needs it.
         batch_size: images at a time.
         device: where to compute.
     """
-    from transnet.train.device import find_device
-    from transnet.train.distributed import World
-
-    if not words:
+    if not paths:
         raise ConfigError("predict: no image given; give files, folders, globs, or - for standard input")
     if batch_size < 1:
         raise ConfigError(f"{batch_size} was given; at least 1 is needed", field="batch_size")
-    if words.count("-") > 1:
+    if paths.count("-") > 1:
         raise ConfigError("predict: - is given twice; standard input holds one image, give - once")
-    if data is not None and not isinstance(confidence, Auto):
-        raise ConfigError(
-            f"{data} was given, which only `confidence` auto reads; add that, or leave it out", field="data"
-        )
-    if "" in words:  # as of a variable that is not set; as a path it would be the folder one stands in
+    if data is not None and not isinstance(confidence, Target):
+        raise ConfigError(f"{data} was given, which only `confidence` auto needs; add that, or omit it", field="data")
+    if "" in paths:  # an unset variable; as a path it would mean the current directory
         raise ConfigError("predict: an empty name is given; give files, folders, globs, or - for standard input")
-    found = list(find_images(words))
+    found = list(find_images(paths))
     if all(_is_missing(name) for name in found):
-        raise ConfigError(f"predict: {', '.join(map(printable, words))}: no such file or folder")
-    model = open_model(source, device=find_device(device, World()))
-    if confidence is not None:
-        confidence = _threshold(model, confidence, data, device)
-    bad: list[str] = []
-    predictions = predict(
-        model, _shown(_read(model, found, bad), len(found)), confidence=confidence, batch_size=batch_size
-    )
-    _WRITERS[format](predictions, out)
-    if bad and len(found) > 1:  # of a single one the line above says it all
-        say(f"transnet: {len(bad)} of {len(found)} images could not be read and were passed over")
-    return 1 if bad else 0
+        raise ConfigError(f"predict: {', '.join(map(printable, paths))}: no such file or folder")
+    model = open_model(source, device=device)
+    threshold = _threshold(model, confidence, data, device)
+    failed: list[str] = []
+    with progress_bar(shown=len(found) >= 100) as bar:
+        images = _read(model, bar.track(found, description="predicting"), failed)
+        _WRITERS[format](predict(model, images, confidence=threshold, batch_size=batch_size), out)
+    if failed and len(found) > 1:
+        say(f"transnet: {len(failed)} of {len(found)} images could not be read and were skipped")
+    return 1 if failed else 0
 
 
 def predict(
@@ -108,22 +102,21 @@ def predict(
     """Predict a stream of images, batch by batch.
 
     Args:
-        model: what `open_model` returned.
-        images: names, and what `Model.prepare` made of each.
-        confidence: run head by head and stop at this certainty, as `anytime` does. Needs a model with all its heads.
+        model: from `open_model`.
+        images: pairs of a name and an image from `Model.prepare`.
+        confidence: the threshold for early exit, as for `anytime`. The model must have all its heads.
         batch_size: images at a time.
     """
-    if confidence is not None and model.net is None:
-        raise ConfigError(f"{_no_heads(model)}", field="confidence")
+    net = None if confidence is None else _with_heads(model)
     stream = iter(images)
     while batch := list(islice(stream, batch_size)):
         x = torch.stack([image for _, image in batch])
-        if confidence is not None and model.net is not None:
-            device = next(model.net.parameters()).device
-            probabilities, votes = (part.cpu() for part in run_heads(model.net, x.to(device), confidence))
-        else:
+        if net is None or confidence is None:
             logits = model.heads(x)
             probabilities, votes = logits.mean(1).softmax(-1), logits.argmax(-1)
+        else:
+            x = x.to(next(net.parameters()).device)
+            probabilities, votes = (tensor.cpu() for tensor in run_heads(net, x, confidence))
         for (name, _), p, vote in zip(batch, probabilities, votes, strict=True):
             yield _prediction(model, name, p, vote.tolist())
 
@@ -131,72 +124,76 @@ def predict(
 def _prediction(model: Model, name: str, p: Tensor, votes: list[int]) -> Prediction:
     classes, top = model.about.classes, int(p.argmax())
     ran = [vote for vote in votes if vote >= 0]
-    labels = {key: classes[vote] for key, vote in zip(head_names(model.about.transforms), ran, strict=False)}
-    return Prediction(name, classes[top], float(p[top]), ran.count(top) / len(ran), len(ran), labels)
+    heads = {key: classes[vote] for key, vote in zip(head_names(model.about.transforms), ran, strict=False)}
+    return Prediction(name, classes[top], float(p[top]), ran.count(top) / len(ran), len(ran), heads)
 
 
 def head_names(transforms: Sequence[str]) -> list[str]:
-    """One name a head: a transform's second head is ``r0#2``."""
-    seen: dict[str, int] = {}
-    names = []
-    for name in transforms:
-        seen[name] = seen.get(name, 0) + 1
-        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return names
+    """Give each head its own name: the second head of r0 is called ``r0#2``."""
+    counts = [transforms[: i + 1].count(name) for i, name in enumerate(transforms)]
+    return [name if n == 1 else f"{name}#{n}" for name, n in zip(transforms, counts, strict=True)]
 
 
-def _threshold(model: Model, confidence: float | Auto, data: str | None, device: str) -> float:
-    if model.net is None:
-        raise ConfigError(f"{_no_heads(model)}", field="confidence")
-    if not isinstance(confidence, Auto):
+def _threshold(model: Model, confidence: float | Target | None, data: str | None, device: str) -> float | None:
+    if confidence is None:
+        return None
+    _with_heads(model)
+    if not isinstance(confidence, Target):
         if not 0 <= confidence <= 1:
             raise ConfigError(f"{confidence} was given; a number from 0 to 1 is needed, or auto", field="confidence")
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
-        raise ConfigError(f"`confidence` auto: {model.source} is no run, so it has no validation split; give a number")
-    within, passes = confidence.within, confidence.passes
-    chosen = calibrate_run(model.source, within=within, passes=passes, data=data, device=device)
+        raise ConfigError(f"{model.source} is no run, so it has no validation split; give a number", field="confidence")
+    chosen = choose_threshold(model.source, confidence, data=data, device=device)
     say(str(chosen))
-    if chosen.within is not None and 100 / chosen.n > chosen.within:
+    if confidence.passes is None and 100 / chosen.n > confidence.within:
         say(
-            f"warning: one of {chosen.n:,} validation images is {100 / chosen.n:.2f} points already, so chance decides "
-            "the threshold; train with a larger --val-fraction, or give a number"
+            f"warning: one of {chosen.n:,} validation images is {100 / chosen.n:.2f} points, so the threshold depends "
+            "on chance; train with a larger --val-fraction, or give a number"
         )
     return chosen.confidence
 
 
-def _no_heads(model: Model) -> str:
+def _with_heads(model: Model) -> TransNet:
+    """The network, if it can run its heads one by one."""
+    if model.net is not None:
+        return model.net
     if len(model.about.transforms) > 1:
-        return f"{model.source} runs its heads at once; give the run, or one exported as safetensors with --head all"
-    return f"{model.source} has one head, so there is nothing to stop early; give the run itself"
+        reason = "runs its heads at once; give the run, or one exported as safetensors with `head` all"
+    else:
+        reason = "has one head, so there is nothing to stop early; give the run itself"
+    raise ConfigError(f"{model.source} {reason}", field="confidence")
 
 
-def find_images(words: Iterable[str]) -> Iterator[str]:
-    """Paths of the images that files, folders (however deep) and globs stand for; ``-`` stays.
+# ---------------------------------------------------------------------------------------------------- reading images
 
-    What does not exist stays too, for whoever reads it to report.
+
+def find_images(paths: Iterable[str]) -> Iterator[str]:
+    """Find the images that files, folders (with their subfolders) and globs refer to.
+
+    ``-`` and paths that do not exist are kept, so that reading them reports the error.
     """
-    for word in words:
+    for word in paths:
         path = Path(os.path.expanduser(word))
         if word == "-":
             yield word
         elif not os.path.exists(path) and glob.has_magic(word):
             matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
-            # ** matches a folder and also what is in it
+            # ** matches both a folder and the files in it
             yield from dict.fromkeys(image for match in matches for image in _inside(match)) or [word]
         else:
             yield from _inside(path)
 
 
 def _inside(path: Path) -> list[str]:
-    """The images in a folder, or the folder itself where it has none; else the path."""
+    """The images in a folder, or the path itself if it is no folder or has no images."""
     if not os.path.isdir(path):
         return [str(path)]
     return [str(path / name) for name in images_below(path)] or [str(path)]
 
 
 def _is_missing(name: str) -> bool:
-    """Whether there is nothing of that name; what may not be looked at is reported when it is read."""
+    """Whether no file or folder has this name. One without permission counts as present: reading it reports why."""
     try:
         if name != "-":
             os.stat(name)
@@ -207,36 +204,24 @@ def _is_missing(name: str) -> bool:
     return False
 
 
-def _read(model: Model, found: Sequence[str], bad: list[str]) -> Iterator[tuple[str, Tensor]]:
-    for name in found:
+def _read(model: Model, names: Iterable[str], failed: list[str]) -> Iterator[tuple[str, Tensor]]:
+    """Read and prepare images; report those that cannot be read and add them to ``failed``."""
+    for name in names:
         try:
             if os.path.isdir(name):
-                os.listdir(name)  # fails where the folder is one that may not be looked into
+                os.listdir(name)  # raises if the folder may not be read
                 raise DataError("a folder without images in it")
             encoded = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
             image = model.prepare(encoded)
-        except (DataError, OSError, ValueError) as error:
-            _report(name, error, bad)
+        except (OSError, ValueError) as error:
+            failed.append(name)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            say(f"transnet: {printable(name)}: {printable(reason)}")
         else:
             yield name, image
 
 
-def _report(name: str, error: Exception, bad: list[str]) -> None:
-    bad.append(name)
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    say(f"transnet: {printable(name)}: {printable(reason)}")
-
-
-def _shown(images: Iterable[tuple[str, Tensor]], total: int) -> Iterator[tuple[str, Tensor]]:
-    """The same images, counted in a bar where standard error is a terminal and there are many."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty() or total < 100) as bar:
-        task = bar.add_task("predicting", total=total)
-        for image in images:
-            yield image
-            bar.advance(task)
+# ----------------------------------------------------------------------------------------------- writing predictions
 
 
 def _write_table(predictions: Iterable[Prediction], out: TextIO) -> None:
@@ -258,7 +243,7 @@ def _write_jsonl(predictions: Iterable[Prediction], out: TextIO) -> None:
     for prediction in predictions:
         entry = {("class" if key == "label" else key): value for key, value in asdict(prediction).items()}
         text = json.dumps(entry, ensure_ascii=False)
-        # A file's name may steer a terminal, end a line or be no UTF-8: such characters stay escaped.
+        # The name of a file can contain control characters or invalid UTF-8: these stay escaped.
         print("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text), file=out, flush=True)
 
 
@@ -266,9 +251,8 @@ def _write_csv(predictions: Iterable[Prediction], out: TextIO) -> None:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["image", "class", "probability", "agreement", "passes"])
     for p in predictions:
-        image, label = (
-            name.encode(errors="replace").decode() for name in (p.image, p.label)
-        )  # a file's need not be UTF-8
+        # The name of a file need not be valid UTF-8.
+        image, label = (name.encode(errors="replace").decode() for name in (p.image, p.label))
         writer.writerow([image, label, f"{p.probability:.6f}", f"{p.agreement:.4f}", p.passes])
         out.flush()
 

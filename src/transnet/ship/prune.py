@@ -1,4 +1,4 @@
-"""A finished run as the network to ship: one head in the model's own place, its transform folded in, or all heads."""
+"""Turn a finished run into the network to ship: one head in the model's own place, or all heads."""
 
 import dataclasses
 import math
@@ -12,16 +12,16 @@ from transnet.runs.folder import Run, load
 
 
 def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Description]:
-    """The network to ship, in evaluation mode on the CPU, and what using it takes.
+    """Return the network to ship, in evaluation mode on the CPU, and its description.
 
     Args:
         path: a finished run.
-        head: the head to keep; any but r0 has its transform folded into the weights, which ties the network to the
-            run's image size. ``best`` takes the head of the lowest validation loss, ``all`` keeps the whole TransNet.
+        head: the head to keep. The transform of any head but r0 is folded into the weights, which ties the network to
+            the run's image size. ``best`` keeps the head with the lowest validation loss, ``all`` the whole TransNet.
 
     Raises:
-        ConfigError: where the head is not there, or ``best`` is asked of a run without a validation split:
-            choosing by the test set would make its figures worthless.
+        ConfigError: if there is no such head, or if ``best`` is given for a run without a validation split: a head
+            chosen on the test set would flatter its results.
     """
     run = Run(path)
     about = Description.of_run(run.settings(), str(run.config))
@@ -32,13 +32,8 @@ def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Descr
         known = ["all", *dict.fromkeys(about.transforms)]
         if run.finished and run.result().val:
             known.insert(0, "best")
-        if chosen == "r0":  # which nobody need have typed
-            raise ConfigError(
-                f"{run.path} has no identity head r0; give `head` {' or `head` '.join(known)} (the "
-                "transform of a single head is folded into the weights)",
-                field="head",
-            )
-        raise ConfigError(f"unknown {head!r}; known are {' '.join(known)}", field="head")
+        problem = f"{run.path} has no identity head r0" if chosen == "r0" else f"unknown {head!r}"  # r0 is the default
+        raise ConfigError(f"{problem}; known are {' '.join(known)}", field="head")
     network = load(path).prune(chosen, image_size=about.image_size)
     return network.eval(), dataclasses.replace(
         about, kind="pruned", transforms=(chosen,), heads="separate", bn="joint", fold=chosen != "r0"
@@ -52,6 +47,5 @@ def _best(run: Run) -> str:
             f"{run.path} has no validation split to choose the best by; train with `val_fraction` 0.1, or name a head",
             field="head",
         )
-    # Of several heads of one transform only the first can be kept.
-    first = {score.name: score for score in reversed(val.heads)}
+    first = {score.name: score for score in reversed(val.heads)}  # only the first head of a transform can be kept
     return min(first.values(), key=lambda score: math.inf if score.loss is None else score.loss).name

@@ -1,4 +1,4 @@
-"""Anytime prediction against one head and all heads: accuracy, passes, and images a second.
+"""Early exit against one head and all heads: accuracy, passes, and images a second.
 
     python benchmarks/anytime_speed.py runs/t3 --out results/anytime_cpu.json
     python benchmarks/anytime_speed.py runs/t3-s* --device cuda --batch 1024 --passes 1.38 --out results/anytime.json
@@ -25,7 +25,7 @@ from transnet import anytime, load
 from transnet.early_exit import calibrate, curve
 from transnet.runs.description import Description
 from transnet.runs.folder import Run
-from transnet.ship.models import model_of
+from transnet.ship.models import Model
 from transnet.train.evaluate_runs import collect, some_images
 
 Way = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -74,9 +74,9 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
     val, val_labels = found.views[0], found.labels
     confidence = calibrate(val, val_labels, within=options.within, passes=options.passes)
     net = load(path)
-    model = model_of(net, about, path)
+    model = Model.of(net, about, path)
     images = some_images(path, 10**9, data=options.data)
-    x = torch.stack([model.normalise(model.shown(image)) for image in images])
+    x = torch.stack([model.normalise(model.crop(image)) for image in images])
     test = collect(path, data=options.data, device=options.device)
     labels = test.labels
     dtype = torch.bfloat16 if options.bf16 else torch.float32

@@ -40,11 +40,11 @@ def test_every_export_gives_the_runs_outputs(tmp_path, head, format):
         assert torch.allclose(model.heads(x), wanted, atol=1e-4)
 
 
-def test_the_command_says_what_it_compared(tmp_path, capsys):
+def test_the_command_reports_the_comparison(tmp_path, capsys):
     out = tmp_path / "out"
     assert run(["prune", str(digits_run()), "--out", str(out), "--head", "r1", "--format", "onnx"]) == 0
     printed = capsys.readouterr().out
-    assert "model.onnx: resnet8-small, head r1, its transform folded in for 8×8" in printed
+    assert "model.onnx: resnet8-small, head r1, with its transform folded in for 8×8" in printed
     assert "compared on 64 test images: logits within" in printed
     assert "100.0% of the classes the same" in printed
     image = digit_files(tmp_path / "images", 1)[0]
@@ -52,7 +52,7 @@ def test_the_command_says_what_it_compared(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["heads"].keys() == {"r1"}
 
 
-def test_without_the_data_it_compares_on_made_up_images(tmp_path):
+def test_without_the_data_it_compares_on_random_images(tmp_path):
     folder = copy_of_run(tmp_path / "run")
     config = json.loads((folder / "config.json").read_text())
     config["train"]["data"] = str(tmp_path / "gone")
@@ -60,9 +60,11 @@ def test_without_the_data_it_compares_on_made_up_images(tmp_path):
     assert not export_run(folder, tmp_path / "out").real
 
 
-def test_other_outputs_are_an_error_and_nothing_is_left(tmp_path, monkeypatch, capsys):
+def test_other_outputs_are_an_error_and_no_file_is_left(tmp_path, monkeypatch, capsys):
+    original = export._WRITERS["safetensors"]
+
     def wrong(network, about, folder):
-        export.write_safetensors(network, about, folder)
+        original(network, about, folder)
         return lambda x: open_model(folder).heads(x) + 0.1
 
     monkeypatch.setitem(export._WRITERS, "safetensors", wrong)
@@ -71,7 +73,7 @@ def test_other_outputs_are_an_error_and_nothing_is_left(tmp_path, monkeypatch, c
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_network_that_cannot_be_followed_is_an_error(tmp_path):
+def test_a_network_that_cannot_be_exported_is_an_error(tmp_path):
     class Fickle(nn.Module):
         def __init__(self):
             super().__init__()
@@ -83,7 +85,7 @@ def test_a_network_that_cannot_be_followed_is_an_error(tmp_path):
     about = Description("pruned", "resnet8-small", ("r0",), ("a", "b"), 1, 8, 8, (0.5,), (0.5,))
     for format in ("onnx", "pt2"):
         with pytest.raises(ExportError, match="cannot export this network"):
-            export._WRITERS[format](Fickle(), about, tmp_path)
+            export.write_model(Fickle(), about, tmp_path, format)
 
 
 def test_an_existing_folder_is_not_touched(tmp_path):
@@ -92,7 +94,7 @@ def test_an_existing_folder_is_not_touched(tmp_path):
         export_run(digits_run(), tmp_path)
 
 
-def test_what_others_left_beside_it_stays(tmp_path):
+def test_other_files_next_to_the_folder_are_kept(tmp_path):
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "notes.txt").write_text("precious")
     export_run(digits_run(), tmp_path / "out")
@@ -100,7 +102,7 @@ def test_what_others_left_beside_it_stays(tmp_path):
     assert (tmp_path / "out.partial" / "notes.txt").read_text() == "precious"
 
 
-def test_a_terminal_without_the_characters_is_no_failure(tmp_path):
+def test_a_terminal_without_unicode_works(tmp_path):
     words = [
         sys.executable,
         "-m",
@@ -117,7 +119,7 @@ def test_a_terminal_without_the_characters_is_no_failure(tmp_path):
     assert b"8?8" in done.stdout
 
 
-def test_files_name_no_paths_of_the_machine(tmp_path):
+def test_files_contain_no_paths_of_this_machine(tmp_path):
     for format in FORMATS:
         file = export_run(digits_run(), tmp_path / format, head="all", format=format).file
         content = file.read_bytes()
@@ -146,7 +148,7 @@ def test_onnx_runtime_gives_what_pytorch_gives(tmp_path, name, head):
     torch.manual_seed(0)
     net = about.build().eval()
     assert isinstance(net, TransNet)
-    for layer in net.modules():  # statistics as after training, not those of a fresh layer
+    for layer in net.modules():  # statistics as after training
         if isinstance(layer, nn.BatchNorm2d):
             layer.running_mean.normal_(std=0.1)
             layer.running_var.uniform_(0.5, 2)
@@ -159,5 +161,5 @@ def test_onnx_runtime_gives_what_pytorch_gives(tmp_path, name, head):
         wanted = net.logits(x) if head == "all" else net.logits(x)[:, :1]
     for format in ("onnx", "safetensors"):
         (tmp_path / format).mkdir()
-        given = export._WRITERS[format](network, about, tmp_path / format)(x)
+        given = export.write_model(network, about, tmp_path / format, format)(x)
         assert float((given - wanted).abs().max()) < 1e-4

@@ -11,8 +11,9 @@ import torch
 from trained import digits_run
 from transnet import load
 from transnet.errors import TransnetError
+from transnet.runs.folder import Run
 from transnet.ship import models
-from transnet.ship.hub import SharedModel, card_text
+from transnet.ship.hub import SharedModel, model_card
 from transnet.ship.models import open_model
 
 
@@ -21,7 +22,7 @@ def images():
 
 
 @pytest.mark.parametrize("head", ["r0", "r1", "all"])
-def test_what_is_saved_comes_back(tmp_path, head):
+def test_a_saved_model_can_be_loaded(tmp_path, head):
     shared = SharedModel.from_run(digits_run(), head)
     shared.save_pretrained(tmp_path / "model")
     names = sorted(path.name for path in (tmp_path / "model").iterdir())
@@ -52,29 +53,32 @@ def test_the_card_is_filled_from_the_result(tmp_path):
     assert str(digits_run().parent) not in card
 
 
-def test_the_card_of_a_plain_network_names_no_other_head():
+def test_the_card_of_a_plain_network_has_one_row():
     run = digits_run("r0", epochs=1)
-    card = card_text(open_model(run).about, json.loads((run / "result.json").read_text()), "me/mine")
+    card = str(model_card(open_model(run).about, Run(run).result(), "me/mine"))
     assert ", trained plainly\n" in card
     assert "| **head r0** (this model) |" in card
     assert "| full |" not in card
     assert "all heads" not in card
 
 
-def test_the_card_tells_heads_of_one_transform_apart():
+def test_the_card_distinguishes_heads_of_one_transform():
     about = open_model(digits_run()).about
-    result = json.loads((digits_run() / "result.json").read_text())
-    for head, name, accuracy in zip(result["test"]["heads"], ("r0", "r1", "r0"), (0.1, 0.2, 0.3), strict=True):
-        head |= {"name": name, "accuracy": accuracy}
+    result = Run(digits_run()).result()
+    heads = tuple(
+        dataclasses.replace(head, name=name, accuracy=accuracy)
+        for head, name, accuracy in zip(result.test.heads, ("r0", "r1", "r0"), (0.1, 0.2, 0.3), strict=True)
+    )
+    result = dataclasses.replace(result, test=dataclasses.replace(result.test, heads=heads))
     kept = dataclasses.replace(about, kind="pruned", transforms=("r0",))
-    card = card_text(kept, result, "me/mine")
+    card = str(model_card(kept, result, "me/mine"))
     assert "| **head r0** (this model) | 10.00 |" in card
     assert "| head r0#2 | 30.00 |" in card
 
 
-def test_without_a_result_the_card_claims_none():
+def test_without_a_result_the_card_has_no_scores():
     about = open_model(digits_run()).about
-    assert "accuracy" not in card_text(about, None, "me/mine")
+    assert "accuracy" not in str(model_card(about, None, "me/mine"))
 
 
 def test_a_pruned_timm_model_loads_with_plain_timm(tmp_path):

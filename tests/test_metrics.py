@@ -1,21 +1,22 @@
-"""Calibration and disagreement on cases whose answer is known."""
+"""Calibration and disagreement, on cases with a known result and against torchmetrics."""
 
 import math
 
 import pytest
 import torch
+from torchmetrics.functional.classification import binary_auroc
 
-from transnet.metrics import calibration_error, disagreement, uncertainty
+from transnet.metrics import auroc, calibration_error, disagreement, uncertainty
 from transnet.train.evaluate import ensemble_entry, scores_of
 
 
-def test_members_that_agree_disagree_by_nothing() -> None:
+def test_equal_members_do_not_disagree() -> None:
     one = torch.randn(20, 1, 5)
     assert disagreement(one.expand(20, 3, 5)).max() < 1e-12
 
 
 @pytest.mark.parametrize("members", [2, 3, 4])
-def test_sure_and_contrary_members_disagree_by_log_m(members: int) -> None:
+def test_certain_members_with_different_classes_disagree_by_log_m(members: int) -> None:
     logits = 1000 * torch.eye(members)[None].repeat(7, 1, 1)
     assert disagreement(logits).tolist() == pytest.approx([math.log(members)] * 7)
 
@@ -56,13 +57,27 @@ def test_nearly_and_entirely_certain_predictions_share_a_bin() -> None:
     assert calibration_error(logits, labels) == pytest.approx(0.975 - 0.95, abs=1e-6)
 
 
-def test_disagreement_that_marks_the_errors_has_an_auroc_of_one() -> None:
+def test_disagreement_that_separates_the_errors_has_an_auroc_of_one() -> None:
     agreed, split = [[4.0, 0.0], [4.0, 0.0]], [[9.0, 0.0], [0.0, 1.0]]
     members, labels = torch.tensor([agreed] * 6 + [split] * 2), torch.tensor([0] * 6 + [1] * 2)
     found = uncertainty(members, labels)
     assert found["error_auroc"] == 1
     assert found["split_votes"] == 0.25
     assert uncertainty(members[:6], labels[:6])["error_auroc"] is None
+
+
+@pytest.mark.parametrize("levels", [3, 10**6])  # with many ties and with few
+def test_auroc_equals_that_of_torchmetrics(levels: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(levels, (200,), generator=generator) / levels
+    positive = torch.rand(200, generator=generator) < 0.3 + 0.4 * values
+    assert auroc(values, positive) == pytest.approx(binary_auroc(values, positive.long()).item(), abs=1e-6)
+
+
+def test_auroc_needs_positives_and_negatives() -> None:
+    values = torch.rand(5)
+    assert auroc(values, torch.ones(5, dtype=torch.bool)) is None
+    assert auroc(values, torch.zeros(5, dtype=torch.bool)) is None
 
 
 def test_a_single_classifier_has_no_disagreement() -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import zipfile
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def exported(request, tmp_path_factory) -> Model:
     torch.manual_seed(0)
     about = Description("full", "resnet8-small", ("r0", "r1"), tuple("abcde"), len(mean), 32, 35, mean, std)
     folder = tmp_path_factory.mktemp(request.param)
-    export._WRITERS["onnx"](about.build().eval(), about, folder)
+    export.write_model(about.build().eval(), about, folder, "onnx")
     return open_model(folder / "model.onnx")
 
 
@@ -133,10 +134,10 @@ def test_every_format_carries_the_same_settings(tmp_path):
 
     about = Description("pruned", "resnet8-small", ("r0",), ("a", "b"), 3, 16, 18, (0.5,) * 3, (0.2,) * 3)
     found = {}
-    for format, write in export._WRITERS.items():
+    for format in get_args(export.Format):
         folder = tmp_path / format
         folder.mkdir()
-        write(about.build().eval(), about, folder)
+        export.write_model(about.build().eval(), about, folder, format)
         found[format] = json.loads((folder / "config.json").read_text())
     metadata = onnx.load(tmp_path / "onnx" / "model.onnx").metadata_props
     found["in onnx"] = json.loads({entry.key: entry.value for entry in metadata}["transnet"])
@@ -150,7 +151,7 @@ def test_every_format_carries_the_same_settings(tmp_path):
 
 def test_predict_refuses_a_model_with_other_rules(tmp_path, capsys):
     about = Description("pruned", "resnet8-small", ("r0",), ("a", "b"), 3, 16, 18, (0.5,) * 3, (0.2,) * 3)
-    export.write_safetensors(about.build().eval(), about, tmp_path)
+    export.write_model(about.build().eval(), about, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["preprocessing"]["interpolation"] = "bicubic"
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -162,7 +163,7 @@ def test_predict_refuses_a_model_with_other_rules(tmp_path, capsys):
 def test_timm_resizes_an_export_to_the_stored_size(tmp_path):
     # 23 / (23 / 30) is slightly below 30, which timm would round down to 29
     about = Description("pruned", "timm:resnet18", ("r0",), ("a", "b"), 3, 23, 30, (0.5,) * 3, (0.2,) * 3)
-    export.write_safetensors(about.build().eval(), about, tmp_path)
+    export.write_model(about.build().eval(), about, tmp_path)
     model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
     photo = photograph(57, 44)

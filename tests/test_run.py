@@ -15,12 +15,12 @@ from safetensors import SafetensorError
 from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
-from transnet.early_exit import calibrate_run
 from transnet.errors import DataError, TransnetError
 from transnet.runs import checkpoint
 from transnet.runs.config import from_dict
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
+from transnet.ship.thresholds import choose_threshold
 from transnet.train.evaluate_runs import collect, evaluate_runs, own_data, some_images
 from transnet.train.state import TrainingError
 from transnet.train.trainer import train
@@ -317,11 +317,11 @@ def test_data_that_is_only_called_as_the_runs_is_not_taken_for_it(tmp_path: Path
     with pytest.raises(DataError, match="is not what"):
         some_images(str(out), 4)
     with pytest.raises(TransnetError, match=r"confidence: digits is not what .*give a number"):
-        calibrate_run(out, device="cpu")
+        choose_threshold(out, device="cpu")
     val = own_data(out, at=str(folder)).val
     assert val is not None
     assert collect(out, data=str(folder), split="val", device="cpu").fingerprint == val.fingerprint
-    assert calibrate_run(out, data=str(folder), device="cpu").n == len(val)
+    assert choose_threshold(out, data=str(folder), device="cpu").n == len(val)
     with pytest.raises(DataError, match="digits is not what"):  # other data has no validation split of this run's
         evaluate_runs([str(out)], data="digits", split="val", device="cpu")
     for given, images in ((str(folder), 20), ("digits", 359)):  # what the user asks for is measured

@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import http.client
 import io
 import json
@@ -20,9 +21,14 @@ from transnet import anytime, d4
 from transnet.cli import run
 from transnet.errors import ConfigError, DataError
 from transnet.ship.export import export_run
-from transnet.ship.head_views import look
+from transnet.ship.head_views import head_views
 from transnet.ship.models import open_model
 from transnet.ship.serve import LARGEST_UPLOAD, PageServer
+
+
+def views(model, image):
+    """What the page receives about an image."""
+    return json.loads(json.dumps(dataclasses.asdict(head_views(model, image))))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,7 @@ def ask(server, method="GET", path="/", body=None, **headers):
     return response, content
 
 
-def test_the_page_names_the_model_and_not_the_folders_above_it():
+def test_the_page_does_not_name_the_folders_above_the_model():
     run = digits_run()
     for source, name in ((run, run.name), (f"{run}/../{run.name}/", run.name)):
         server = PageServer(open_model(source))
@@ -63,14 +69,14 @@ def test_the_page_names_the_model_and_not_the_folders_above_it():
         assert str(run.parent) not in page
 
 
-def test_what_is_shown_is_what_the_network_says(tmp_path):
+def test_the_page_shows_the_networks_predictions(tmp_path):
     model = open_model(digits_run())
     file = digit_files(tmp_path, 1)[0].read_bytes()
-    shown = look(model, file)
+    shown = views(model, file)
     heads = model.heads(model.prepare(file)[None])[0]
     assert [head["name"] for head in shown["heads"]] == ["r0", "r1", "r2"]
     for head, logits in zip(shown["heads"], heads, strict=True):
-        assert head["classes"][0]["class"] == model.about.classes[int(logits.argmax())]
+        assert head["classes"][0]["label"] == model.about.classes[int(logits.argmax())]
         assert head["classes"][0]["probability"] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
     assert shown["ensemble"][0]["probability"] == pytest.approx(float(heads.mean(0).softmax(-1).max()), abs=1e-5)
     first, second = heads[0].topk(2).values.tolist()
@@ -86,13 +92,13 @@ def test_what_is_shown_is_what_the_network_says(tmp_path):
     assert np.array_equal(picture[14::28, 14::28], d4.apply("r1", pixels).numpy())
 
 
-def test_a_folded_model_is_shown_the_image_as_it_is(tmp_path):
+def test_the_view_of_a_folded_head_is_the_image_itself(tmp_path):
     export_run(digits_run(), tmp_path / "r1", head="r1")
-    shown = look(open_model(tmp_path / "r1"), digit_files(tmp_path / "images", 1)[0].read_bytes())
-    assert not shown["one_by_one"]
-    whole = look(open_model(digits_run()), digit_files(tmp_path / "images", 1)[0].read_bytes())
+    shown = views(open_model(tmp_path / "r1"), digit_files(tmp_path / "images", 1)[0].read_bytes())
+    assert not shown["early_exit"]
+    whole = views(open_model(digits_run()), digit_files(tmp_path / "images", 1)[0].read_bytes())
     assert shown["heads"][0]["view"] == whole["heads"][0]["view"]
-    assert shown["heads"][0]["classes"][0]["class"] == whole["heads"][1]["classes"][0]["class"]
+    assert shown["heads"][0]["classes"][0]["label"] == whole["heads"][1]["classes"][0]["label"]
 
 
 def test_the_page_loads_nothing_from_elsewhere(server):
@@ -106,8 +112,8 @@ def test_the_page_loads_nothing_from_elsewhere(server):
     assert b"__FACTS__" not in content
 
 
-def test_an_image_is_answered(server, tmp_path):
-    response, content = ask(server, "POST", "/look", digit_files(tmp_path, 1)[0].read_bytes())
+def test_an_image_gets_predictions(server, tmp_path):
+    response, content = ask(server, "POST", "/predict", digit_files(tmp_path, 1)[0].read_bytes())
     assert response.status == 200
     assert len(json.loads(content)["heads"]) == 3
 
@@ -119,32 +125,32 @@ def test_another_host_is_refused(server, host):
     assert b"answers at http://127.0.0.1" in content
 
 
-def test_another_sites_page_is_refused(server, tmp_path):
+def test_pages_of_other_sites_are_refused(server, tmp_path):
     body = digit_files(tmp_path, 1)[0].read_bytes()
-    assert ask(server, "POST", "/look", body, Origin="http://evil.example")[0].status == 403
-    assert ask(server, "POST", "/look", body, Origin="null")[0].status == 403
+    assert ask(server, "POST", "/predict", body, Origin="http://evil.example")[0].status == 403
+    assert ask(server, "POST", "/predict", body, Origin="null")[0].status == 403
     own = f"http://127.0.0.1:{server.server_address[1]}"
-    assert ask(server, "POST", "/look", body, Origin=own)[0].status == 200
+    assert ask(server, "POST", "/predict", body, Origin=own)[0].status == 200
 
 
 @pytest.mark.parametrize(
     ("length", "status"), [(str(LARGEST_UPLOAD + 1), 413), ("9" * 30, 413), ("-1", 411), ("ten", 411), ("", 411)]
 )
-def test_a_length_that_is_too_much_or_none_is_refused_unread(server, length, status):
-    response, content = ask(server, "POST", "/look", b"", Content_Length=length)
+def test_a_wrong_length_is_refused_without_reading_the_body(server, length, status):
+    response, content = ask(server, "POST", "/predict", b"", Content_Length=length)
     assert response.status == status
     assert json.loads(content)["error"]
 
 
-def test_a_client_that_sends_too_much_reads_why(server):
-    response, content = ask(server, "POST", "/look", b"x" * (LARGEST_UPLOAD + 10**6))
+def test_a_client_that_sends_too_much_can_read_the_reason(server):
+    response, content = ask(server, "POST", "/predict", b"x" * (LARGEST_UPLOAD + 10**6))
     assert response.status == 413
     assert b"more than 10 MB" in content
 
 
-def test_a_client_that_goes_away_leaves_no_trace(server, tmp_path, capfd):
+def test_a_client_that_disconnects_causes_no_error_message(server, tmp_path, capfd):
     content, port = digit_files(tmp_path, 1)[0].read_bytes(), server.server_address[1]
-    with server.turn:  # so that it is gone before it is answered
+    with server.lock:  # so that the client is gone before the answer
         for _ in range(3):
             client = socket.create_connection(("127.0.0.1", port))
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends with a reset
@@ -152,15 +158,15 @@ def test_a_client_that_goes_away_leaves_no_trace(server, tmp_path, capfd):
             client.sendall(head.encode() + content)
             time.sleep(0.2)
             client.close()
-    assert ask(server, "POST", "/look", content)[0].status == 200
+    assert ask(server, "POST", "/predict", content)[0].status == 200
     time.sleep(0.2)
     assert capfd.readouterr().err == ""
 
 
-def test_many_at_once_wait_for_their_turn(server, tmp_path):
+def test_many_requests_at_once_are_all_answered(server, tmp_path):
     content, found = digit_files(tmp_path, 1)[0].read_bytes(), []
     threads = [
-        threading.Thread(target=lambda: found.append(ask(server, "POST", "/look", content)[0].status))
+        threading.Thread(target=lambda: found.append(ask(server, "POST", "/predict", content)[0].status))
         for _ in range(60)
     ]
     for thread in threads:
@@ -170,7 +176,7 @@ def test_many_at_once_wait_for_their_turn(server, tmp_path):
     assert found == [200] * 60
 
 
-def test_on_the_other_loopback_address_it_answers_to_localhost():
+def test_the_ipv6_loopback_address_answers_to_localhost():
     try:
         server = PageServer(open_model(digits_run()), "::1")
     except ConfigError:
@@ -180,35 +186,35 @@ def test_on_the_other_loopback_address_it_answers_to_localhost():
         assert not server.answers_to(f"evil.example:{server.server_address[1]}")
 
 
-def test_what_is_no_jpeg_png_or_webp_is_refused(server):
+def test_only_jpeg_png_and_webp_are_accepted(server):
     image = Image.fromarray(np.zeros((8, 8), np.uint8))
     for format in ("GIF", "BMP", "TIFF", "PPM"):
         file = io.BytesIO()
         image.save(file, format)
-        response, content = ask(server, "POST", "/look", file.getvalue())
+        response, content = ask(server, "POST", "/predict", file.getvalue())
         assert response.status == 422
         assert b"not a JPEG, PNG or WebP" in content
-    assert b"empty (0 bytes)" in ask(server, "POST", "/look", b"")[1]
+    assert b"empty (0 bytes)" in ask(server, "POST", "/predict", b"")[1]
     for body in (b"", b"GIF89a", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, encoded(noise(0, 40, 40))[:300]):
-        assert ask(server, "POST", "/look", body)[0].status == 422
+        assert ask(server, "POST", "/predict", body)[0].status == 422
     for format in ("JPEG", "PNG", "WEBP"):
         file = io.BytesIO()
         image.convert("RGB").save(file, format)
-        assert ask(server, "POST", "/look", file.getvalue())[0].status == 200
+        assert ask(server, "POST", "/predict", file.getvalue())[0].status == 200
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
     file = io.BytesIO()
     Image.new("1", (7000, 7000)).save(file, "PNG")
-    with pytest.raises(DataError, match="7000×7000 pixels; at most 40 million are taken"):
-        look(open_model(digits_run()), file.getvalue())
+    with pytest.raises(DataError, match="7000×7000 pixels; at most 40 million are accepted"):
+        views(open_model(digits_run()), file.getvalue())
     file = io.BytesIO()
     Image.new("1", (20000, 9500)).save(file, "PNG")
-    with pytest.raises(DataError, match="too many pixels; at most 40 million are taken"):
-        look(open_model(digits_run()), file.getvalue())
+    with pytest.raises(DataError, match="too many pixels; at most 40 million are accepted"):
+        views(open_model(digits_run()), file.getvalue())
 
 
-def test_only_the_page_and_its_question_are_there(server):
+def test_other_paths_are_not_found(server):
     for path in ("/config.json", "/../etc/passwd"):
         for method in ("GET", "POST", "DELETE"):
             response, content = ask(server, method, path, b"x")
@@ -220,10 +226,10 @@ def test_only_the_page_and_its_question_are_there(server):
     ("path", "methods", "allowed"),
     [
         ("/", ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), "GET, HEAD"),
-        ("/look", ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), "POST"),
+        ("/predict", ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), "POST"),
     ],
 )
-def test_another_method_is_refused_with_those_that_are_answered(server, path, methods, allowed):
+def test_another_method_is_refused_and_the_allowed_ones_are_listed(server, path, methods, allowed):
     for method in methods:
         response, content = ask(server, method, path, b"x")
         assert (response.status, response.getheader("Allow")) == (405, allowed)
@@ -233,7 +239,7 @@ def test_another_method_is_refused_with_those_that_are_answered(server, path, me
         assert ask(server, method, path, Host="evil.example")[0].status == 403
 
 
-def test_what_is_no_request_is_refused_in_the_same_form(server):
+def test_malformed_requests_are_refused_in_the_same_form(server):
     for method, path, status in (("BREW", "/", 501), ("GET", "/" + "x" * 70_000, 414)):
         response, content = ask(server, method, path)
         assert response.status == status
@@ -250,20 +256,20 @@ def test_head_is_the_page_without_its_body(server):
     assert head.getheader("Content-Length") == str(len(content))
 
 
-def test_a_form_is_told_that_the_bytes_alone_are_wanted(server, tmp_path):
+def test_a_form_is_refused_with_the_right_command(server, tmp_path):
     image = digit_files(tmp_path, 1)[0].read_bytes()
     form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\n' + image + b"\r\n--x--\r\n"
-    response, content = ask(server, "POST", "/look", form, Content_Type="multipart/form-data; boundary=x")
+    response, content = ask(server, "POST", "/predict", form, Content_Type="multipart/form-data; boundary=x")
     assert response.status == 415
-    assert f"curl --data-binary @FILE {server.url}look" in json.loads(content)["error"]
+    assert f"curl --data-binary @FILE {server.url}predict" in json.loads(content)["error"]
 
 
-def test_a_refused_client_that_sends_much_reads_why(server):
+def test_a_refused_client_that_sends_much_can_read_the_reason(server):
     for method, headers, status in (
         ("PUT", {}, 405), ("POST", {"Origin": "http://evil.example"}, 403),
         ("POST", {"Content_Type": "multipart/form-data; boundary=x"}, 415),
     ):  # fmt: skip
-        assert ask(server, method, "/look", b"x" * (LARGEST_UPLOAD + 10**6), **headers)[0].status == status
+        assert ask(server, method, "/predict", b"x" * (LARGEST_UPLOAD + 10**6), **headers)[0].status == status
 
 
 def test_mistakes_end_with_status_2(tmp_path, server, capsys):
@@ -289,10 +295,10 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
 
     paths = digit_files(tmp_path, 20)
     (tmp_path / "notes.png").write_text("no image")
-    # One of which the second head says the same, so that some thresholds stop after just two.
-    looks = [(path, look(server.model, path.read_bytes())) for path in paths[1:]]
+    # An image for which the second head chooses the same class, so that some thresholds stop after two heads.
+    candidates = [(path, views(server.model, path.read_bytes())) for path in paths[1:]]
     chosen, wanted = next(
-        (path, shown) for path, shown in looks if 1.3 * shown["steps"][0]["lead"] < shown["steps"][1]["lead"]
+        (path, shown) for path, shown in candidates if 1.3 * shown["steps"][0]["lead"] < shown["steps"][1]["lead"]
     )
     with chromium() as driver:
         driver.get(server.url)
@@ -305,8 +311,8 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         assert [card.find_element(By.TAG_NAME, "h3").text[:2] for card in cards] == ["r0", "r1", "r2"]
         loaded = "return [...document.images].every(i => i.complete && i.naturalWidth > 0)"
         WebDriverWait(driver, 5).until(lambda d: d.execute_script(loaded))
-        assert text("answer").startswith(wanted["ensemble"][0]["class"] + ",")
-        agree = sum(head["classes"][0]["class"] == wanted["ensemble"][0]["class"] for head in wanted["heads"])
+        assert text("answer").startswith(wanted["ensemble"][0]["label"] + ",")
+        agree = sum(head["classes"][0]["label"] == wanted["ensemble"][0]["label"] for head in wanted["heads"])
         assert text("agreement") == f"{agree} of 3 heads chose this class."
 
         def threshold(value):
@@ -315,7 +321,7 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
             return text("saved")
 
         assert threshold(0).startswith("1 of 3 passes")
-        assert "are enough, stop" in text("steps")
+        assert "so stop" in text("steps")
         assert threshold(1).startswith("3 of 3 passes")
         assert "no head is left" in text("steps")
         assert [line.partition(":")[0] for line in text("steps").splitlines()] == [
@@ -332,7 +338,7 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         driver.save_screenshot(str(tmp_path / "page.png"))
         assert (tmp_path / "page.png").stat().st_size > 10_000
 
-        # Dropped, as a person does it, not chosen.
+        # Now drop a file instead of choosing one.
         drop = """
             const place = document.getElementById("drop");
             const bytes = Uint8Array.from(atob(arguments[0]), c => c.charCodeAt(0)), carried = new DataTransfer();
@@ -349,7 +355,7 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         assert all(name.startswith((server.url, "data:", "blob:")) for name in assets)
 
 
-def test_listening_everywhere_it_answers_to_addresses_and_its_own_name_only():
+def test_a_server_on_every_address_answers_only_to_addresses_and_its_own_name():
     server = PageServer(open_model(digits_run()), "0.0.0.0")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
@@ -360,7 +366,7 @@ def test_listening_everywhere_it_answers_to_addresses_and_its_own_name_only():
         for host in (f"evil.example:{port}", "127.0.0.1:1", "127.0.0.1", f"127.0.0.1.evil.example:{port}"):
             assert ask(server, Host=host)[0].status == 403
         foreign = {"Host": f"127.0.0.1:{port}", "Origin": f"http://10.0.0.1:{port}"}
-        assert ask(server, "POST", "/look", b"x", **foreign)[0].status == 403
+        assert ask(server, "POST", "/predict", b"x", **foreign)[0].status == 403
     finally:
         server.shutdown()
         server.server_close()

@@ -77,7 +77,7 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
 
 
 def lead(logits: Tensor) -> Tensor:
-    """Return the difference of the two highest logits, the log-odds of the class against its runner-up: (…, K) → (…)."""
+    """Return by how much the highest logit exceeds the next, the log-odds of the class: (…, K) → (…)."""
     if logits.shape[-1] < 2:
         return logits.new_full(logits.shape[:-1], math.inf)
     first, second = logits.topk(2, -1).values.unbind(-1)
@@ -135,7 +135,8 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
         accuracy.append(float(right.gather(1, last[:, None]).mean()))
         passes.append(float((last + 1).double().mean()))
     full = float(right[:, -1].mean())
-    return Curve(confidences, torch.tensor(accuracy).double(), torch.tensor(passes).double(), full, logits.shape[1])
+    columns = (torch.tensor(values, dtype=torch.float64) for values in (accuracy, passes))
+    return Curve(confidences, *columns, full=full, heads=logits.shape[1])
 
 
 def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float | None = None) -> float:

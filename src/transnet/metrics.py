@@ -42,7 +42,7 @@ def auroc(values: Tensor, positive: Tensor) -> float | None:
         return None
     _, order, counts = values.unique(return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0) - (counts - 1) / 2)[order].double()  # from 1; equal values share their mean rank
-    return ((ranks[positive].sum().item() - n * (n + 1) / 2) / (n * (len(values) - n)))
+    return (ranks[positive].sum().item() - n * (n + 1) / 2) / (n * (len(values) - n))
 
 
 def uncertainty(members: Tensor, y: Tensor) -> dict[str, float | None]:

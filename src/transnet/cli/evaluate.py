@@ -30,9 +30,9 @@ class Options:
     split: Literal["test", "val"] = "test"
     """Which split; val where the run was trained with --val-fraction."""
     anytime: bool = False
-    """Also what anytime prediction (`transnet predict --confidence`) costs and reaches, on the image alone."""
+    """Also measure accuracy and passes of early exit (`transnet predict --confidence`), without flip TTA."""
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """For --anytime: draw accuracy against passes here, as anytime-RUN.svg and .png."""
+    """For --anytime: draw accuracy against passes in this folder, as anytime-RUN.svg."""
     device: str = "auto"
     """cpu, cuda, … auto: a GPU where there is one."""
     json: bool = False

@@ -149,7 +149,7 @@ def _threshold(model: Model, confidence: float | Target | None, data: str | None
     if confidence.passes is None and 100 / chosen.n > confidence.within:
         say(
             f"warning: one of {chosen.n:,} validation images is {100 / chosen.n:.2f} points, so the threshold depends "
-            "on chance; train with a larger --val-fraction, or give a number"
+            "on chance; train with a larger validation split, or give a number"
         )
     return chosen.confidence
 

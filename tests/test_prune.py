@@ -35,7 +35,7 @@ def test_best_is_chosen_on_the_validation_split_only(tmp_path):
     (run / "result.json").write_text(json.dumps(result))
     assert network_of_run(run, "best")[1].transforms == ("r1",)
     (run / "result.json").write_text(json.dumps({**result, "val": None}))
-    with pytest.raises(ConfigError, match="no validation split .* train with `val_fraction`") as caught:
+    with pytest.raises(ConfigError, match=r"no validation split .* train with `val_fraction`") as caught:
         network_of_run(run, "best")
     assert caught.value.field == "head"
 

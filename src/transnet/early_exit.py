@@ -135,8 +135,8 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
         accuracy.append(float(right.gather(1, last[:, None]).mean()))
         passes.append(float((last + 1).double().mean()))
     full = float(right[:, -1].mean())
-    columns = (torch.tensor(values, dtype=torch.float64) for values in (accuracy, passes))
-    return Curve(confidences, *columns, full=full, heads=logits.shape[1])
+    reached, spent = (torch.tensor(values, dtype=torch.float64) for values in (accuracy, passes))
+    return Curve(confidences, reached, spent, full, logits.shape[1])
 
 
 def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float | None = None) -> float:

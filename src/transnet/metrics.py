@@ -4,6 +4,7 @@ Members are the heads of one network, several networks, or both. Their logits ha
 """
 
 import math
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -45,17 +46,27 @@ def auroc(values: Tensor, positive: Tensor) -> float | None:
     return (ranks[positive].sum().item() - n * (n + 1) / 2) / (n * (len(values) - n))
 
 
-def uncertainty(members: Tensor, y: Tensor) -> dict[str, float | None]:
-    """Measure the classifier whose output is the members' mean logit, as `transnet evaluate` reports it.
+class Uncertainty(TypedDict, total=False):
+    """How far the mean of several members' logits can be trusted. A single member has only a calibration error.
 
-    Returns:
-        ``calibration_error`` and, for several members, ``disagreement`` (mean over the images), ``split_votes``
-        (fraction of images on which not all members choose one class) and ``error_auroc``: how well disagreement
-        separates wrong predictions from right ones, from 0.5 (chance) to 1 (perfectly). It is None if all predictions
-        are right or all are wrong.
+    Attributes:
+        calibration_error: of the mean.
+        disagreement: mean over the images.
+        split_votes: fraction of the images for which not all members choose the same class.
+        error_auroc: how well disagreement separates wrong predictions from right ones, from 0.5 (chance) to 1
+            (perfectly); None if all predictions are right or all are wrong.
     """
+
+    calibration_error: float
+    disagreement: float
+    split_votes: float
+    error_auroc: float | None
+
+
+def uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
+    """Measure the classifier whose output is the mean of the members' logits (N, M, K)."""
     mean = members.mean(1)
-    found: dict[str, float | None] = {"calibration_error": calibration_error(mean, y)}
+    found = Uncertainty(calibration_error=calibration_error(mean, y))
     if members.shape[1] > 1:
         values, votes = disagreement(members), members.argmax(-1)
         found["disagreement"] = values.mean().item()

@@ -30,7 +30,7 @@ check: $(STAMP) ## ruff, mypy, the layers of imports, and the tables in README a
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-cache
-	$(PY) benchmarks/fill_tables.py --check
+	$(PY) docs/publish/fill.py --check
 
 demo: $(STAMP) ## compare TransNet with a plain network on digits, under two minutes
 	.venv/bin/transnet demo

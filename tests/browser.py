@@ -16,7 +16,7 @@ FLAGS = (
 
 
 def ensure_chromium() -> None:
-    """Install Debian's Chromium where it is missing and that is allowed; skip the test otherwise."""
+    """Install Debian's Chromium if it is missing and this process is root; otherwise skip the test."""
     if shutil.which("chromium") and shutil.which("chromedriver"):
         return
     if not shutil.which("apt-get") or os.geteuid() != 0:
@@ -30,7 +30,7 @@ def ensure_chromium() -> None:
 
 @contextmanager
 def chromium() -> Iterator["object"]:
-    """A Selenium driver with a profile of its own."""
+    """A Selenium driver with its own profile."""
     ensure_chromium()
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service

@@ -80,11 +80,11 @@ def test_the_page_shows_the_networks_predictions(tmp_path):
         assert head["classes"][0]["probability"] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
     assert shown["ensemble"][0]["probability"] == pytest.approx(float(heads.mean(0).softmax(-1).max()), abs=1e-5)
     first, second = heads[0].topk(2).values.tolist()
-    assert shown["steps"][0].pop("lead") == pytest.approx(first - second, abs=1e-4)
+    assert shown["steps"][0]["lead"] == pytest.approx(first - second, abs=1e-4)
     first, second = heads[:2].sum(0).topk(2).values.tolist()
     assert shown["steps"][1]["lead"] == pytest.approx(first - second, abs=1e-4)
-    assert shown["steps"][0] == shown["heads"][0]["classes"][0]
-    assert shown["steps"][-1] | shown["ensemble"][0] == shown["steps"][-1]
+    assert shown["steps"][0]["label"] == shown["heads"][0]["classes"][0]["label"]
+    assert shown["steps"][-1]["label"] == shown["ensemble"][0]["label"]
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file))))
     view = base64.b64decode(shown["heads"][1]["view"].partition(",")[2])
     picture = np.asarray(Image.open(io.BytesIO(view)))
@@ -276,7 +276,7 @@ def test_mistakes_end_with_status_2(tmp_path, server, capsys):
     port = str(server.server_address[1])
     for words, message in (
         ([str(tmp_path / "nothing")], "does not exist"),
-        ([str(digits_run()), "--confidence", "2"], "a probability from 0 to 1"),
+        ([str(digits_run()), "--confidence", "2"], "a number from 0 to 1"),
         ([str(digits_run()), "--host", ""], "--host: none given; 127.0.0.1 answers this machine only"),
         ([str(digits_run()), "--port", port], "--port 0 takes any free one"),
         (

@@ -54,8 +54,7 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
     Returns:
         Probabilities (B, K), and each head's class (B, m), -1 if the head did not run.
     """
-    if not 0 <= confidence <= 1:
-        raise ConfigError(f"{confidence} was given; a probability from 0 to 1 is needed, e.g. 0.9", field="confidence")
+    check_confidence(confidence)
     if net.training:
         raise ModelError("the network is in training mode, in which images influence each other; call net.eval() first")
     check_images(x, net.transforms)  # for all heads, because any of them may have to run
@@ -74,6 +73,12 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
         probabilities[undecided] = (total / (i + 1)).softmax(-1)
         votes[undecided, i] = logits.argmax(-1)
     return probabilities, votes
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise a ConfigError if this is not a probability."""
+    if not 0 <= confidence <= 1:
+        raise ConfigError(f"{confidence} was given; a number from 0 to 1 is needed", field="confidence")
 
 
 def lead(logits: Tensor) -> Tensor:

@@ -211,13 +211,13 @@ def _exporting(what: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _timm_entries(network: nn.Module, about: Description) -> dict[str, Any]:
+def _timm_entries(network: nn.Module, about: Description) -> dict[str, object]:
     """The entries that ``timm.create_model("local-dir:…", pretrained=True)`` reads, under timm's own keys."""
     if about.kind != "pruned" or about.fold or not about.model.startswith("timm:"):
         return {}
-    known: dict[str, Any] = getattr(network, "pretrained_cfg", {})
+    known: Any = getattr(network, "pretrained_cfg", {})
     size = [about.channels, about.image_size, about.image_size]
-    arguments: dict[str, Any] = {"in_chans": about.channels}
+    arguments = {"in_chans": about.channels}
     if known.get("fixed_input_size"):
         arguments["img_size"] = about.image_size
     return {

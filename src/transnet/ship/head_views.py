@@ -43,9 +43,10 @@ class HeadView:
 
 
 @dataclass(frozen=True)
-class Step(ClassProbability):
-    """The class after one more head, with its `lead`."""
+class Step:
+    """The class after one more head, and its `lead` over the runner-up."""
 
+    label: str
     lead: float
 
 
@@ -78,19 +79,18 @@ def head_views(model: Model, encoded: bytes) -> Views:
     """
     pixels = model.crop(_decode(encoded))
     logits = model.heads(model.normalise(pixels)[None])[0].double()
-    names = model.about.transforms
+    names, classes = model.about.transforms, model.about.classes
     # The transform of a folded head is in its weights, so it sees the image as it is.
     views = [pixels if model.about.fold else _transformed(pixels, name) for name in names]
     sums = logits.cumsum(0)
-    running = (sums / torch.arange(1, len(logits) + 1)[:, None]).softmax(-1)
-    leads = [min(value, 1e9) for value in lead(sums).tolist()]  # infinite for a single class, which JSON cannot hold
+    leads = lead(sums).clamp(max=1e9).tolist()  # JSON cannot hold the infinite lead of a single class
     return Views(
         heads=[
             HeadView(title, _data_url(view), _classes(model, p))
             for title, view, p in zip(head_names(names), views, logits.softmax(-1), strict=True)
         ],
-        ensemble=_classes(model, running[-1]),
-        steps=[Step(**vars(_classes(model, p)[0]), lead=ahead) for p, ahead in zip(running, leads, strict=True)],
+        ensemble=_classes(model, logits.mean(0).softmax(-1)),
+        steps=[Step(classes[i], ahead) for i, ahead in zip(sums.argmax(-1).tolist(), leads, strict=True)],
         early_exit=model.net is not None,
     )
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from transnet.console import printable, progress_bar, say
 from transnet.data.folder import images_below
-from transnet.early_exit import run_heads
+from transnet.early_exit import check_confidence, run_heads
 from transnet.errors import ConfigError, DataError
 from transnet.model import TransNet
 from transnet.ship.models import Model, open_model
@@ -139,8 +139,7 @@ def _threshold(model: Model, confidence: float | Target | None, data: str | None
         return None
     _with_heads(model)
     if not isinstance(confidence, Target):
-        if not 0 <= confidence <= 1:
-            raise ConfigError(f"{confidence} was given; a number from 0 to 1 is needed, or auto", field="confidence")
+        check_confidence(confidence)
         return confidence
     if not (Path(model.source) / "metrics.jsonl").is_file():
         raise ConfigError(f"{model.source} is no run, so it has no validation split; give a number", field="confidence")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from transnet.console import say
+from transnet.early_exit import check_confidence
 from transnet.errors import ConfigError, TransnetError
 from transnet.ship.head_views import head_views
 from transnet.ship.models import Model, open_model
@@ -43,8 +44,7 @@ def serve(model: str, *, host: str, port: int, confidence: float, device: str = 
         device: where to compute.
         browser: open the page.
     """
-    if not 0 <= confidence <= 1:
-        raise ConfigError(f"{confidence} was given; a probability from 0 to 1 is needed", field="confidence")
+    check_confidence(confidence)
     server = PageServer(open_model(model, device=device), host, port, confidence)
     say(f"{server.url}  (stop with Ctrl-C)")
     if not _is_loopback(host):

@@ -78,7 +78,8 @@ def choose_threshold(
     try:
         found = collect(path, data=data, split="val", device=device)
     except TransnetError as error:
-        raise ConfigError(f"{error}; or give a number, such as 0.9", field="confidence") from None
+        problem = f"`{error.field}`: {error.message}" if error.field else error.message
+        raise ConfigError(f"{problem}; or give a number, such as 0.9", field="confidence") from None
     logits, y = found.views[0], found.labels
     chosen = calibrate(logits, y, within=target.within, passes=target.passes)
     point = curve(logits, y, torch.tensor([chosen], dtype=torch.float64))

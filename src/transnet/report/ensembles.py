@@ -19,7 +19,7 @@ from transnet.metrics import uncertainty
 from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import BY_HEADS
-from transnet.report.plot_style import COLOURS, MARKERS, label, new_figure, save
+from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, new_figure, save
 from transnet.report.table_format import Cell, Table
 from transnet.runs.records import Score
 from transnet.study.results import FinishedRun, Series
@@ -132,6 +132,19 @@ def _from_result(one: Ensemble) -> EnsembleScore | None:
         return None
     score = one.runs[0].score("full" if one.curve == "Tm" else "pruned")
     return EnsembleScore(accuracy=score.accuracy, loss=score.loss, n=score.n, passes=score.passes)
+
+
+def figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
+    """Fig. 3, if there is any ensemble of several networks or heads."""
+    points = measure(series, cache)
+    if all(point.size == 1 for point in points):
+        return []
+    caption = (
+        "An instance is one network or one head that sees the image, and with flip TTA also its horizontal flip. "
+        "An ensemble is the mean of the logits. Mean ± standard error over ensembles that share no network; n is "
+        "their number for each m."
+    )
+    return [Figure("Fig. 3: ensembles", caption, draw(points, series, folder), (table(points),))]
 
 
 def table(points: Sequence[Point]) -> Table:

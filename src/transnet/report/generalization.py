@@ -5,11 +5,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transnet.report import table_format as cells
+from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import BY_HEADS, LONGER, name_of
-from transnet.report.plot_style import COLOURS, MARKERS, label, make_logarithmic, new_figure, save
+from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, make_logarithmic, new_figure, save
 from transnet.report.table_format import Table
 from transnet.study.results import FinishedRun, Series
 from transnet.study.statistics import mean_and_error
+
+
+def figures(series: Series, folder: Path, _: MeasurementCache) -> list[Figure]:
+    """Fig. 4, if the baseline and T2 were trained."""
+    if not (series.of("base") and series.of("t2")):
+        return []
+    caption = (
+        "Above: loss of the identity head, mean over seeds; the training loss is that of augmented images. Below:"
+        " test loss over train loss at the end, mean ± standard error, lower is better, for m heads and for the "
+        "baseline at equal training compute."
+    )
+    return [Figure("Fig. 4: generalisation", caption, draw(series, folder), (table(series),))]
 
 
 def scores(runs: Sequence[FinishedRun]) -> list[float]:

@@ -19,7 +19,7 @@ from transnet.model import TransNet
 from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import BY_HEADS, name_of
-from transnet.report.plot_style import COLOURS, MARKERS, label, new_figure, save
+from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, new_figure, save
 from transnet.report.table_format import EMPTY, Table
 from transnet.runs.folder import load
 from transnet.study.results import FinishedRun, Series
@@ -103,6 +103,25 @@ def score_run(net: TransNet, group: Sequence[str], measure: Measure) -> RunKerne
     return RunKernels(",".join(net.transforms), layers, tuple(last.tolist()))
 
 
+def figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
+    """Figs. 5 and 6, if the kernels of several kinds of runs were measured."""
+    measured = measure_series(series, cache)
+    if len({run.kind for run, _ in measured}) < 2:
+        return []
+    seed, comparison = one_seed(measured)
+    layers, last = draw(comparison, folder, prefix=f"{series.name}-")
+    by_layer = (
+        "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more "
+        "invariant. Mean over a layer's kernels; bars are one standard deviation, cut at 0."
+    )
+    shares = "Share of the kernels with at most that distance: a curve further left has more invariant kernels."
+    tables = (last_layer_table(measured, seed), steps_table(measured))
+    return [
+        Figure("Fig. 5: kernel invariance by layer", by_layer, layers, (layers_table(comparison, seed),)),
+        Figure("Fig. 6: the last layer's kernels", shares, last, tables),
+    ]
+
+
 def measure_series(series: Series, cache: MeasurementCache) -> list[tuple[FinishedRun, MeasuredKernels]]:
     """The kernels of the baseline and of T2 to T4, from earlier measurements and from weights that are there."""
     found = []
@@ -178,7 +197,7 @@ def last_layer_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]], seed:
     return Table("invariance", "The last layer of Figs. 5 and 6", columns, tuple(rows), notes)
 
 
-def steps_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]]) -> Table | None:
+def steps_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]]) -> Table:
     """What each further head changes in the last layer."""
     kinds = {kind: [one for run, one in found if run.kind == kind] for kind in BY_HEADS}
     rows = []
@@ -196,7 +215,7 @@ def steps_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]]) -> Table |
         "falls if kernels only become smaller, so both must fall. The paper finds more invariance with every head."
     )
     title = "Each further head, in the last layer"
-    return Table("invariance_steps", title, columns, tuple(rows), (note, cells.NO_SPREAD)) if rows else None
+    return Table("invariance_steps", title, columns, tuple(rows), (note, cells.NO_SPREAD))
 
 
 def draw(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, Path]:

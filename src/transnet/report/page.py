@@ -14,7 +14,7 @@ from transnet.report import table_format as cells
 from transnet.report.curves import curves_of
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import title_of
-from transnet.report.plot_style import inline
+from transnet.report.plot_style import Figure
 from transnet.report.table_format import EMPTY, Cell, Table
 from transnet.report.tables import accuracy_tables, differences_table, summary_table
 from transnet.runs.config import to_dict
@@ -22,51 +22,7 @@ from transnet.runs.files import write_atomically
 from transnet.runs.provenance import command_elsewhere
 from transnet.study.results import FinishedRun, Series, read_runs
 
-CAPTIONS = {
-    "Fig. 3: ensembles": (
-        "An instance is one network or one head that sees the image, and with flip TTA also its horizontal flip. An "
-        "ensemble is the mean of the logits. Mean ± standard error over ensembles that share no network; n is their "
-        "number for each m."
-    ),
-    "Fig. 4: generalisation": (
-        "Above: loss of the identity head, mean over seeds; the training loss is that of augmented images. Below: test "
-        "loss over train loss at the end, mean ± standard error, lower is better, for m heads and for the baseline at "
-        "equal training compute."
-    ),
-    "Fig. 5: kernel invariance by layer": (
-        "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more invariant. "
-        "Mean over a layer's kernels; bars are one standard deviation, cut at 0."
-    ),
-    "Fig. 6: the last layer's kernels": (
-        "Share of the kernels with at most that distance: a curve further left has more invariant kernels."
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the page, with the tables of its numbers."""
-
-    title: str
-    svg: str
-    tables: tuple[Table, ...]
-
-    @property
-    def caption(self) -> str:
-        """How to read it."""
-        return CAPTIONS[self.title]
-
-
-@dataclass(frozen=True)
-class ShownRun:
-    """One run of the page: its settings and curves."""
-
-    run: FinishedRun
-    title: str
-    command: str
-    settings: dict[str, object]
-    loss: str
-    accuracy: str
+FIGURES = (ensembles, generalization, kernels)
 
 
 @dataclass(frozen=True)
@@ -77,7 +33,6 @@ class Section:
     summary: Table | None
     tables: list[Table]
     figures: list[Figure]
-    runs: list[ShownRun]
     run_table: Table
     facts: dict[str, str]
 
@@ -134,39 +89,8 @@ def _section(series: Series, folder: Path) -> Section:
     cache = MeasurementCache(folder, series.name)
     differences = differences_table(series)
     tables = accuracy_tables(series) + ([differences] if differences else [])
-    runs = [_shown(run) for run in series.all_runs]
-    figures = _figures(series, folder, cache)
-    return Section(series, summary_table(series), tables, figures, runs, _run_table(series), facts(series))
-
-
-def _figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
-    drawings = folder / "figures"
-    found: list[tuple[Path, tuple[Table, ...]]] = []
-    titles = []
-    points = ensembles.measure(series, cache)
-    if any(point.size > 1 for point in points):
-        titles.append("Fig. 3: ensembles")
-        found.append((ensembles.draw(points, series, drawings), (ensembles.table(points),)))
-    if series.of("base") and series.of("t2"):
-        titles.append("Fig. 4: generalisation")
-        found.append((generalization.draw(series, drawings), (generalization.table(series),)))
-    measured = kernels.measure_series(series, cache)
-    if len({run.kind for run, _ in measured}) > 1:
-        seed, comparison = kernels.one_seed(measured)
-        layers, last = kernels.draw(comparison, drawings, prefix=f"{series.name}-")
-        steps = kernels.steps_table(measured)
-        titles += ["Fig. 5: kernel invariance by layer", "Fig. 6: the last layer's kernels"]
-        found.append((layers, (kernels.layers_table(comparison, seed),)))
-        found.append((last, (kernels.last_layer_table(measured, seed), *([steps] if steps else []))))
-    return [Figure(title, inline(svg.read_text()), tables) for title, (svg, tables) in zip(titles, found)]
-
-
-def _shown(run: FinishedRun) -> ShownRun:
-    settings = {name: value for name, value in to_dict(run.settings).items() if name not in ("out", "resume")}
-    return ShownRun(
-        run, f"{title_of(run.kind)}, seed {run.seed}", command_elsewhere(run.settings, run.name), settings,
-        *curves_of(run.metrics),
-    )  # fmt: skip
+    figures = [one for module in FIGURES for one in module.figures(series, folder / "figures", cache)]
+    return Section(series, summary_table(series), tables, figures, _run_table(series), facts(series))
 
 
 def _run_table(series: Series) -> Table:
@@ -196,5 +120,9 @@ def _render(sections: list[Section]) -> str:
         loader=PackageLoader("transnet", "report/page"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    pages.globals |= {
+        "title_of": title_of, "curves_of": curves_of, "settings_of": lambda run: to_dict(run.settings),
+        "command_of": lambda run: command_elsewhere(run.settings, run.name),
+    }  # fmt: skip
     pages.filters["download"] = lambda text, kind: f"data:text/{kind};charset=utf-8,{urllib.parse.quote(text)}"
     return pages.get_template("report.html").render(sections=sections, version=transnet.__version__)

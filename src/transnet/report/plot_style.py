@@ -2,13 +2,31 @@
 
 import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from transnet.report.table_format import Table
 
 # Okabe and Ito's palette: distinct for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vP*"
 FORMATS = (".svg", ".pdf", ".png")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the report: how to read it, its SVG file, and the tables of its numbers."""
+
+    title: str
+    caption: str
+    file: Path
+    tables: tuple[Table, ...]
+
+    @property
+    def svg(self) -> str:
+        """The drawing, for use inside a page."""
+        return inline(self.file.read_text())
 
 
 def new_figure(panels: int = 1) -> tuple[Any, Any]:

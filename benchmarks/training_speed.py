@@ -27,7 +27,7 @@ from environment import environment
 from transnet import TransNet, backbones, d4
 from transnet.data import open_data
 from transnet.data.augment import plan
-from transnet.runs.config import configured
+from transnet.runs.config import TrainConfig
 from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
 from transnet.train.trainer import Trainer
@@ -45,7 +45,7 @@ class Bench:
         self.small = {"model": "resnet8-small"} if args.quick else {}
 
     def trainer(self, m, batch, data=None, **settings):
-        config = configured(
+        config = TrainConfig.for_data(
             data or self.args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False,
             device=self.args.device, transforms=",".join(ROTATIONS[:m]), batch_size=batch, **{**self.small, **settings},
         )  # fmt: skip

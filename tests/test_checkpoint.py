@@ -145,8 +145,9 @@ except CheckpointError as error:
 def test_a_full_disk_on_the_command_line_exits_1_without_a_traceback(tmp_path: Path) -> None:
     out = tmp_path / "run"
     script = (
-        "import resource, sys; from transnet.cli import run; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2);"
-        f"sys.exit(run(['train', 'digits', '--out', {str(out)!r}, '--epochs', '3', '--device', 'cpu']))"
+        "import resource, sys; from transnet.cli import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2);"
+        f"sys.exit(main(['train', 'digits', '--out', {str(out)!r}, '--epochs', '3', '--device', 'cpu']))"
     )
     process = command("-c", script)
     _, said = process.communicate(timeout=300)

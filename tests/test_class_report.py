@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from data_files import encoded, noise
 from small_runs import images_file, run
-from transnet.cli import run as transnet
+from transnet.cli import main as transnet
 from transnet.train.class_report import classes_of, imbalance_notes, print_classes
 from transnet.train.evaluate import class_scores, scores_of
 from transnet.train.progress import print_scores

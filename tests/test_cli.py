@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, exit codes, messages without tracebacks."""
 
+import dataclasses
 import json
 import os
 import re
@@ -13,8 +14,11 @@ import torch
 
 from data_files import encoded, noise
 from trained import digits_run
-from transnet.cli import VERBS, run
-from transnet.cli.train import train_config
+from transnet import console
+from transnet.cli import COMMANDS, main
+from transnet.cli.train import COMMON, train_config
+from transnet.errors import ConfigError, OperationError
+from transnet.runs.config import TrainConfig
 
 QUICK = ("--epochs", "2", "--train-fraction", "0.2", "--device", "cpu", "--no-tensorboard")
 
@@ -42,28 +46,28 @@ def base(tmp_path_factory):
     return path
 
 
-def test_help_names_every_verb_and_each_verb_explains_itself(capsys):
-    assert run(["--help"]) == 0
+def test_help_lists_every_command_and_each_command_has_its_own(capsys):
+    assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for verb in VERBS:
+    for verb in COMMANDS:
         assert f"  {verb} " in shown
         with pytest.raises(SystemExit) as left:
-            run([verb, "--help"])
+            main([verb, "--help"])
         assert left.value.code == 0
         assert "usage: transnet" in capsys.readouterr().out
 
 
-def test_a_pipe_that_breaks_elsewhere_is_said(monkeypatch, capsys):
+def test_a_broken_pipe_that_is_not_the_output_is_reported(monkeypatch, capsys):
     def broken(_):
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("transnet.cli.report.run", broken)
-    assert run(["report", "somewhere"]) == 1
+    monkeypatch.setattr("transnet.cli.report.main", broken)
+    assert main(["report", "somewhere"]) == 1
     assert "Broken pipe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
-def test_whoever_reads_the_output_may_stop(words):
+def test_a_reader_of_the_output_may_stop_early(words):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "transnet", *words]
@@ -109,25 +113,25 @@ def test_a_runs_config_repeats_it_bit_for_bit(t2, tmp_path):
 @pytest.mark.parametrize("flag", ["--tensorboard", "--no-tensorboard", None])
 def test_curves_that_were_asked_for_and_cannot_be_written_are_said(flag, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("transnet.cli.train.find_spec", lambda _: None)
-    monkeypatch.setattr("transnet.train.trainer.train", lambda _: (_ for _ in ()).throw(ValueError("no further")))
-    run(["train", "digits", *([flag] if flag else []), "--out", str(tmp_path / "run")])
-    said = "--tensorboard: TensorBoard is not installed" in capsys.readouterr().err
+    monkeypatch.setattr("transnet.train.trainer.train", lambda _: (_ for _ in ()).throw(OperationError("no further")))
+    main(["train", "digits", *([flag] if flag else []), "--out", str(tmp_path / "run")])
+    said = "TensorBoard curves" in capsys.readouterr().err
     assert said == (flag == "--tensorboard")
 
 
 def test_an_existing_folder_is_refused_and_a_finished_run_resumed_at_once(t2):
     before = (t2 / "result.json").stat().st_mtime_ns
     words = ("train", "digits", "--transforms", "r0,r1", "--val-fraction", "0.2", *QUICK, "--out", t2)
-    assert "add --resume to go on with it" in transnet(*words, check=2).stderr
+    assert "add --resume to continue" in transnet(*words, check=2).stderr
     transnet(*words, "--resume", check=0)
     assert (t2 / "result.json").stat().st_mtime_ns == before
     assert "--lr: 0.1 before, 0.2 now" in transnet(*words, "--resume", "--lr", "0.2", check=2).stderr
 
 
-def test_want_of_memory_is_no_traceback(tmp_path, monkeypatch, capsys):
+def test_out_of_memory_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("transnet.ship.predict.predict_files", lambda *_, **__: torch.empty(2**50, dtype=torch.uint8))
-    assert run(["predict", "model", "image.png"]) == 1
-    assert capsys.readouterr().err.startswith("transnet: out of memory; where there is a --batch-size")
+    assert main(["predict", "model", "image.png"]) == 1
+    assert capsys.readouterr().err.startswith("transnet: out of memory; a smaller --batch-size")
 
 
 def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
@@ -145,7 +149,7 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
     assert "pruned (head 0: r0)" in both
     assert both.count("most often taken for") == 3  # of the ensemble, too
     assert " ".join(both.split()).count("where 0 is agreement") == 1
-    assert "without --val-fraction" in transnet("evaluate", base, "--split", "val", check=2).stderr
+    assert "without `val_fraction`" in transnet("evaluate", base, "--split", "val", check=2).stderr
     assert "a run is given twice" in transnet("evaluate", t2, f"{t2}/", check=2).stderr
 
 
@@ -189,30 +193,30 @@ def test_a_file_in_place_of_its_runs_folder_names_the_folder(t2, tmp_path, capsy
         ["predict", "{run}", str(t2)], ["serve", "{run}", "--no-browser"],
     ):  # fmt: skip
         for name in ("config.json", "metrics.jsonl", "result.json"):
-            assert run([word.replace("{run}", str(t2 / name)) for word in words]) == 2
+            assert main([word.replace("{run}", str(t2 / name)) for word in words]) == 2
             assert capsys.readouterr().err == f"transnet: {t2 / name} is a file; give its folder, {t2}\n"
 
 
 def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for out in (".", "", str(tmp_path)):
-        assert run(["prune", str(t2), "--out", out]) == 2
+        assert main(["prune", str(t2), "--out", out]) == 2
         assert f"--out: {tmp_path} is the folder you are in" in capsys.readouterr().err
 
 
-def test_where_results_go_is_tried_before_the_work(t2, tmp_path, capsys):
+def test_the_output_folder_is_checked_before_the_work(t2, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "figures"):
-        assert run(["invariance", str(t2), "--out", str(out)]) == 2
+        assert main(["invariance", str(t2), "--out", str(out)]) == 2
         assert f"--out: {tmp_path / 'file'} is a file" in capsys.readouterr().err
     for verb in ("invariance", "prune"):  # nothing can be made there, even by root
-        assert run([verb, str(t2), "--out", "/proc/nothing"]) == 2
+        assert main([verb, str(t2), "--out", "/proc/nothing"]) == 2
         said = capsys.readouterr()
-        assert re.search(r"--out: /proc/nothing cannot be (made|written) \(No such file or directory\); give", said.err)
+        assert re.search(r"--out: /proc/nothing cannot be \w+ \(No such file or directory\); give", said.err)
         assert said.out == ""
-    assert run(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
+    assert main(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
     assert "--json: " in capsys.readouterr().err
-    assert run(["report", str(tmp_path), "--data", str(tmp_path / "nowhere")]) == 2
+    assert main(["report", str(tmp_path), "--data", str(tmp_path / "nowhere")]) == 2
     assert "--data: " in capsys.readouterr().err
 
 
@@ -229,13 +233,13 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
 
 def test_the_identity_alone_is_no_group_to_compare_runs_under(base, capsys):
     for group in ("r0", "r0,r0"):
-        assert run(["invariance", str(base), "--group", group]) == 2
+        assert main(["invariance", str(base), "--group", group]) == 2
         said = capsys.readouterr()
         assert f"--group: {group} is the identity alone" in said.err
         assert said.out == ""
-    assert run(["invariance", str(base), "--group", "r7"]) == 2
+    assert main(["invariance", str(base), "--group", "r7"]) == 2
     assert "--group: unknown 'r7'; known are r0" in capsys.readouterr().err
-    assert run(["invariance", str(base), "--group", "r1"]) == 0
+    assert main(["invariance", str(base), "--group", "r1"]) == 0
     assert "r0,r1,r2,r3" in capsys.readouterr().out
 
 
@@ -249,7 +253,7 @@ def test_the_identity_alone_is_no_group_to_compare_runs_under(base, capsys):
         (["somefolder", "--out", "o"], 60, 128),
     ],
 )
-def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch):
+def test_a_recipes_settings_do_not_depend_on_the_order_of_the_options(words, epochs, batch):
     config = train_config(words)
     assert (config.epochs, config.batch_size) == (epochs, batch)
 
@@ -258,9 +262,9 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
     ("words", "message"),
     [
         (["trian"], "did you mean train"),
-        (["export", "runs/t2"], "unknown verb 'export'; here that is transnet prune --format onnx (known: train "),
-        (["eval", "runs/t2"], "here that is transnet evaluate"),
-        (["classify", "cat.jpg"], "here that is transnet predict"),
+        (["export", "runs/t2"], "unknown command 'export'; use transnet prune --format onnx (known: train "),
+        (["eval", "runs/t2"], "use transnet evaluate"),
+        (["classify", "cat.jpg"], "use transnet predict"),
         (["train", "cifar1000", "--out", "{out}"], "cifar1000: no such name"),
         (["train", "~nobody-of-that-name/pets", "--out", "{out}"], "~nobody-of-that-name/pets: no such name"),
         (["train", "digits", "--transforms", "r0,r9", "--out", "{out}"], "unknown 'r9'"),
@@ -272,13 +276,13 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
         (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: 'tpu' was given"),
         (["train", "digits"], "--out"),
         (["train", "--config", "nowhere.json", "--out", "{out}"], "nowhere.json does not exist"),
-        (["train", "--config", "/", "--out", "{out}"], "--config: / is a folder; give the file /config.json of a run"),
+        (["train", "--config", "/", "--out", "{out}"], "--config: / is a folder; give /config.json"),
         (
             ["train", "digits", "--model", "timm:vgg11", "--out", "{out}", "--image-size", "1"],
             "does not work on 1×1 images",
         ),
-        (["train", "digits", "--out", "{out}", "--config"], "--config: none given"),
-        (["train", "digits", "--out", "{out}", "--config="], "--config: none given"),
+        (["train", "digits", "--out", "{out}", "--config"], "--config"),
+        (["train", "digits", "--out", "{out}", "--config="], "--config: "),
         (
             ["reproduce", "invariance", "--data", "digits", "--model", "resnet19", "--out", "{out}"],
             "model: unknown 'resnet19'",
@@ -297,7 +301,7 @@ def test_a_recipes_settings_hold_wherever_the_options_stand(words, epochs, batch
 def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_path, capsys):
     out = str(tmp_path / "out")
     try:
-        status = run([word.format(out=out) for word in words])
+        status = main([word.format(out=out) for word in words])
     except SystemExit as left:  # what the parser of options does
         status = left.code
     assert status == 2
@@ -308,14 +312,14 @@ def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_pat
 
 
 def test_a_study_inside_its_data_is_refused_and_nothing_made(tmp_path, capsys):
-    assert run(["reproduce", "invariance", "--data", str(tmp_path), "--out", str(tmp_path / "study")]) == 2
+    assert main(["reproduce", "invariance", "--data", str(tmp_path), "--out", str(tmp_path / "study")]) == 2
     assert "lies in the data" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
 
 
 def test_a_study_does_not_go_among_other_files(t2, capsys):
     before = sorted(t2.iterdir())
-    assert run(["reproduce", "invariance", "--data", "digits", "--out", str(t2)]) == 2
+    assert main(["reproduce", "invariance", "--data", "digits", "--out", str(t2)]) == 2
     assert "holds other files, but no study" in capsys.readouterr().err
     assert sorted(t2.iterdir()) == before
 
@@ -325,7 +329,7 @@ def test_a_study_does_not_go_among_other_files(t2, capsys):
 )
 def test_help_shows_the_defaults_for_the_data(words, epochs, batch, capsys):
     with pytest.raises(SystemExit) as ended:
-        run(["train", *words.split(), "--help"])
+        main(["train", *words.split(), "--help"])
     assert ended.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"Passes over the training set. (default: {epochs})" in shown
@@ -378,7 +382,7 @@ def test_a_demo_that_is_stopped_says_what_was_kept(kept, message, tmp_path):
 def test_threads_that_wait_leave_the_cores_to_others_unless_told_otherwise(given, taken):
     code = (
         "import os, sys; from transnet.__main__ import main\n"
-        "sys.argv[1:] = ['--version']\n"
+        "sys.argv[1:] = ['--help']\n"
         "try: main()\n"
         "finally: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
     )
@@ -394,7 +398,97 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys, verb):
     locked.mkdir()
     locked.chmod(0)
     try:
-        assert run([verb, str(digits_run()), "--out", str(locked / "x")]) == 2
+        assert main([verb, str(digits_run()), "--out", str(locked / "x")]) == 2
         assert re.search(r"--out: .*locked/x.* \(Permission denied\)", capsys.readouterr().err)
     finally:
         locked.chmod(0o700)
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_errors_and_notes_name_options_of_the_command_only(monkeypatch, capsys):
+    def fail(*_, **__):
+        console.say("note: try `batch_size` 8, not `epochs`")
+        raise ConfigError("must not be 8; leave `device` or `val_fraction` out", field="batch_size")
+
+    monkeypatch.setattr(console, "rewrite", str)
+    monkeypatch.setattr("transnet.ship.predict.predict_files", fail)
+    assert main(["predict", "model", "image.png"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "note: try --batch-size 8, not `epochs`",
+        "transnet: --batch-size: must not be 8; leave --device or `val_fraction` out",
+    ]
+    console.say("`batch_size`")  # other users of the library see the setting
+    assert capsys.readouterr().err == "`batch_size`\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ZeroDivisionError("division\nby zero"), "ZeroDivisionError: division by zero (add --traceback"),
+        (ValueError("from a library"), "ValueError: from a library (add --traceback"),
+        (OperationError("stopped; see `device`"), "stopped; see --device"),
+        (PermissionError(13, "Permission denied", "/secret"), "/secret: permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (MemoryError(), "out of memory"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_any_other_error_is_one_line_and_exit_1(error, message, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("transnet.ship.predict.predict_files", fail)
+    assert main(["predict", "model", "image.png"]) == 1
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+    assert main(["predict", "model", "--traceback", "image.png"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_traceback_keeps_the_exit_code_of_a_users_mistake(capsys):
+    assert main(["evaluate", "nowhere", "--traceback"]) == 2
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert shown.splitlines()[-1].startswith("transnet: nowhere")
+
+
+# --------------------------------------------------------------------------------------------------------------- help
+
+
+def help_of(*words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *words])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_lists_the_most_used_options_and_help_all_lists_all(capsys):
+    short, long = help_of("--help", capsys=capsys), help_of("--help-all", capsys=capsys)
+    for field in dataclasses.fields(TrainConfig):
+        flag = f"--{field.name.replace('_', '-')}"
+        assert field.name == "data" or flag in long
+    assert "--cuda-graph" not in short
+    assert all(option in short for option in ("DATA", "--config", "--resume", "--help-all"))
+    assert len(COMMON) == 25
+
+
+def test_help_takes_the_data_and_not_the_value_of_an_option(capsys):
+    assert "Passes over the training set. (default: 30)" in " ".join(
+        help_of("--transforms", "r0,r1", "digits", "--help", capsys=capsys).split()
+    )
+
+
+def test_a_recipe_does_not_go_with_a_runs_config(t2, capsys):
+    words = ["train", "--config", str(t2 / "config.json"), "--out", "x"]
+    assert main([*words, "--recipe", "paper"]) == 2
+    assert capsys.readouterr().err.startswith("transnet: --recipe: ")
+
+
+def test_version_prints_what_a_bug_report_needs():
+    shown = transnet("--version", check=0).stdout
+    names = [line.split()[0] for line in shown.splitlines()]
+    assert names[0] == "transnet"
+    assert {"python", "torch", "torchvision", "timm", "devices", "bf16", "threads", "allocator"} <= set(names)

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from small_runs import environment
+from transnet.errors import ConfigError
 from transnet.runs.config import (
     FREE,
-    ConfigError,
     TrainConfig,
     data_name,
     differences,
     from_dict,
     read_config,
-    to_dict,
 )
 from transnet.runs.provenance import command
 from transnet.runs.recipes import NAMES, default_model, settings
+from transnet.runs.records import RunSettings, decode, encode
 
 
 def config(**changes: Any) -> TrainConfig:
@@ -42,24 +42,23 @@ def config(**changes: Any) -> TrainConfig:
         ("model", 18), ("transforms", None),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_refused_with_its_flag_and_itself(name: str, value: object) -> None:
+def test_a_bad_value_is_refused_with_its_field(name: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         config(**{name: value})
-    message = str(caught.value)
-    assert message.startswith("--" + name.replace("_", "-") + ": ")
-    assert str(value) in message
-    assert "needed" in message or "known are" in message
+    assert caught.value.field == name
+    assert str(value) in caught.value.message
+    assert "expected" in caught.value.message or "known are" in caught.value.message
 
 
-def test_whole_numbers_do_where_a_fraction_may_stand() -> None:
+def test_a_whole_number_is_accepted_as_a_fraction() -> None:
     assert config(lr=1, mixup=1).lr == 1
 
 
 def test_config_json_gives_the_same_settings_back(tmp_path: Path) -> None:
     before = config(lr=0.3, flip=False, image_size=16, model="timm:resnet18", milestones="0.1,0.9", val_fraction=0.1)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({"train": to_dict(before)}))
-    assert from_dict(read_config(path)) == before
+    path.write_text(json.dumps({"train": encode(before)}))
+    assert read_config(path) == before
 
 
 @pytest.mark.parametrize(
@@ -69,8 +68,10 @@ def test_config_json_gives_the_same_settings_back(tmp_path: Path) -> None:
 def test_a_damaged_config_json_is_a_clear_error(tmp_path: Path, content: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(content)
-    with pytest.raises(ConfigError):
-        from_dict(read_config(path))
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert caught.value.field == "config"
+    assert str(path) in caught.value.message
 
 
 def test_a_missing_config_json_is_named(tmp_path: Path) -> None:
@@ -83,30 +84,50 @@ def test_unknown_settings_are_named() -> None:
         from_dict({"data": "digits", "out": "x", "epocs": 3})
 
 
-def test_differences_name_flag_and_both_values() -> None:
-    before, now = to_dict(config()), to_dict(config(lr=0.2, val_fraction=0.1))
-    assert differences(before, now) == ["--lr: 0.1 before, 0.2 now", "--val-fraction: 0.0 before, 0.1 now"]
+def test_differences_name_the_setting_and_both_values() -> None:
+    found = differences(config(), config(lr=0.2, val_fraction=0.1))
+    assert found == ["`lr`: 0.1 before, 0.2 now", "`val_fraction`: 0.0 before, 0.1 now"]
 
 
-def test_where_and_how_fast_a_run_goes_may_change() -> None:
+def test_settings_of_place_and_speed_may_change() -> None:
     changes = {
         "out": "y", "device": "cuda", "workers": 0, "storage": "stream", "checkpoint_every": 3, "resume": True,
         "evaluate_every": 2, "tensorboard": False, "compile": False, "cuda_graph": False, "channels_last": False,
     }  # fmt: skip
     assert set(changes) == FREE
-    assert not differences(to_dict(config()), to_dict(config(**changes)))
+    assert not differences(config(), config(**changes))
 
 
-def test_data_has_a_name_wherever_it_lies() -> None:
+def test_data_has_the_same_name_in_every_place() -> None:
     places = ("pets", "~/pets", "/some/where/pets", "some/../pets/", "~nobody-of-that-name/pets")
     assert {data_name(place) for place in places} == {"pets"}
 
 
-def test_a_setting_that_did_not_exist_when_the_run_was_begun_was_at_its_default() -> None:
-    before = to_dict(config())
-    del before["train_fraction"]
-    assert not differences(before, to_dict(config()))
-    assert differences(before, to_dict(config(train_fraction=0.5)))
+def test_a_setting_that_is_missing_from_config_json_has_its_default() -> None:
+    data = {
+        "name": "digits",
+        "classes": ["0"],
+        "channels": 1,
+        "image_size": 8,
+        "stored_size": 8,
+        "mean": [0],
+        "std": [1],
+    }
+    before = decode(RunSettings, {"train": {"data": "digits", "out": "x"}, "data": data}, "config.json").train
+    assert not differences(before, config())
+    assert differences(before, config(train_fraction=0.5))
+
+
+def test_names_are_the_transforms_one_by_one() -> None:
+    assert config(transforms="r0, r1,").names == ("r0", "r1")
+
+
+def test_for_data_applies_the_recipe() -> None:
+    made = TrainConfig.for_data("cifar100", "x", recipe="paper", seed=3)
+    assert (made.epochs, made.bn, made.recipe, made.seed) == (300, "separate", "paper", 3)
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig.for_data("cifar100", "x", recipe="slow")
+    assert caught.value.field == "recipe"
 
 
 # ------------------------------------------------------------------------------------------------------------- recipes
@@ -165,14 +186,13 @@ def test_an_unknown_recipe_is_refused() -> None:
 def test_the_command_of_a_run_is_the_run(changes: dict[str, Any]) -> None:
     import shlex
 
-    import tyro
+    from transnet.cli.train import train_config
 
     defaults = settings(changes.get("recipe", "fast"), "digits")
     before = config(**{**defaults, **changes})
     words = shlex.split(command(before, defaults))
     assert words[:3] == ["transnet", "train", "digits"]
-    start = from_dict({**defaults, "data": tyro.MISSING, "out": tyro.MISSING})
-    assert tyro.cli(TrainConfig, args=words[2:], default=start) == before
+    assert train_config(words[2:]) == before
 
 
 def test_a_mistake_on_the_command_line_exits_2_without_a_traceback() -> None:

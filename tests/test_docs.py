@@ -14,7 +14,7 @@ import pytest
 from browser import chromium
 from small_runs import environment
 from trained import digit_files, digits_run
-from transnet.cli import VERBS, run
+from transnet.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -96,7 +96,7 @@ def follow(page: Path, folder: Path, *, slow: bool) -> None:
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)
             continue
         for words in block.commands():
-            assert run(small(words)) == 0, f"{block.where}: {shlex.join(words)}"
+            assert main(small(words)) == 0, f"{block.where}: {shlex.join(words)}"
 
 
 def small(words: list[str]) -> list[str]:
@@ -141,7 +141,7 @@ def test_code_runs_or_says_why_not(block):
         assert Path(example).stem in (ROOT / "tests" / "test_examples.py").read_text()
     if block.kind == "bash" and block.runs:
         for words in block.commands():
-            known = words[0] == "transnet" and words[1] in VERBS
+            known = words[0] == "transnet" and words[1] in COMMANDS
             assert known, f"{block.where}: {shlex.join(words)} is not run; say why: <!-- not run: reason -->"
 
 

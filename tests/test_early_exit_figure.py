@@ -5,7 +5,7 @@ import json
 import torch
 
 from trained import digits_run
-from transnet.cli import run
+from transnet.cli import main
 from transnet.early_exit import curve
 from transnet.report.early_exit import draw
 from transnet.ship.thresholds import Target, choose_threshold
@@ -22,13 +22,13 @@ def test_curve_is_drawn(tmp_path):
 
 def test_evaluate_prints_and_draws_early_exit(tmp_path, capsys):
     path, out = str(digits_run()), tmp_path / "figures"
-    assert run(["evaluate", path, "--anytime", "--out", str(out)]) == 0
+    assert main(["evaluate", path, "--anytime", "--out", str(out)]) == 0
     shown = capsys.readouterr()
     assert "passes" in shown.out
     assert "chosen on the validation split" in " ".join(shown.out.split())
     assert "anytime-run." in shown.err
     assert {"anytime-run.png", "anytime-run.svg"} <= {file.name for file in out.iterdir()}
-    assert run(["evaluate", path, "--anytime", "--json"]) == 0
+    assert main(["evaluate", path, "--anytime", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)[path]
     points = found["anytime"]["points"]
     assert points["accuracy"][0] == found["plain"]["pruned"]["accuracy"]
@@ -36,13 +36,13 @@ def test_evaluate_prints_and_draws_early_exit(tmp_path, capsys):
     assert (points["passes"][0], points["passes"][-1]) == (1, 3)
     chosen = choose_threshold(path, Target(passes=1.4)).confidence  # on the validation split
     assert chosen in points["confidence"]
-    assert run(["evaluate", path, "--anytime", "--split", "val"]) == 0
+    assert main(["evaluate", path, "--anytime", "--split", "val"]) == 0
     assert "chosen on the images that judge it" in " ".join(capsys.readouterr().out.split())
 
 
 def test_runs_with_the_same_name_get_their_own_figures(tmp_path, capsys):
     paths = [str(digits_run()), str(digits_run(transforms="r0,r1", val_fraction=0.0))]  # both are called run
-    assert run(["evaluate", *paths, "--anytime", "--json", "--out", str(tmp_path)]) == 0
+    assert main(["evaluate", *paths, "--anytime", "--json", "--out", str(tmp_path)]) == 0
     assert sorted(file.name for file in tmp_path.glob("*.svg")) == ["anytime-1-run.svg", "anytime-2-run.svg"]
 
 
@@ -54,6 +54,6 @@ def test_evaluate_refuses_to_draw_without_early_exit_or_folder(tmp_path, capsys)
         ([str(digits_run()), "--out", str(tmp_path / "figures")], "where --anytime draws; add that"),
         ([str(digits_run()), "--anytime", "--out", str(tmp_path / "file")], "is a file; give a folder"),
     ):
-        assert run(["evaluate", *words]) == 2
+        assert main(["evaluate", *words]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "figures").exists()

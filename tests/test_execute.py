@@ -70,7 +70,7 @@ def test_a_study_finds_what_single_runs_find_and_a_second_call_trains_nothing(tm
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from transnet.cli import run
+    from transnet.cli import main as run
 
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits-fast-t3-s0").write_text("in the way")

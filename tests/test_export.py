@@ -10,7 +10,7 @@ from torch import nn
 
 from trained import copy_of_run, digit_files, digits_run
 from transnet import TransNet, load
-from transnet.cli import run
+from transnet.cli import main
 from transnet.errors import TransnetError
 from transnet.runs.description import Description
 from transnet.ship import export
@@ -42,13 +42,13 @@ def test_every_export_gives_the_runs_outputs(tmp_path, head, format):
 
 def test_the_command_reports_the_comparison(tmp_path, capsys):
     out = tmp_path / "out"
-    assert run(["prune", str(digits_run()), "--out", str(out), "--head", "r1", "--format", "onnx"]) == 0
+    assert main(["prune", str(digits_run()), "--out", str(out), "--head", "r1", "--format", "onnx"]) == 0
     printed = capsys.readouterr().out
     assert "model.onnx: resnet8-small, head r1, with its transform folded in for 8×8" in printed
     assert "compared on 64 test images: logits within" in printed
     assert "100.0% of the classes the same" in printed
     image = digit_files(tmp_path / "images", 1)[0]
-    assert run(["predict", str(out / "model.onnx"), str(image)]) == 0
+    assert main(["predict", str(out / "model.onnx"), str(image)]) == 0
     assert json.loads(capsys.readouterr().out)["heads"].keys() == {"r1"}
 
 
@@ -68,7 +68,7 @@ def test_other_outputs_are_an_error_and_no_file_is_left(tmp_path, monkeypatch, c
         return lambda x: open_model(folder).heads(x) + 0.1
 
     monkeypatch.setitem(export._WRITERS, "safetensors", wrong)
-    assert run(["prune", str(digits_run()), "--out", str(tmp_path / "out")]) == 1
+    assert main(["prune", str(digits_run()), "--out", str(tmp_path / "out")]) == 1
     assert "the written model gives other outputs: a logit differs by 0.1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

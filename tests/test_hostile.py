@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import load_file, save_file
 
 from trained import copy_of_run, digit_files, digits_run
-from transnet.cli import run
+from transnet.cli import main
 from transnet.ship.export import export_run
 
 
@@ -352,7 +352,7 @@ def test_a_crafted_file_ends_in_a_clear_error(name, tmp_path, capsys):
     image = digit_files(tmp_path / "images", 1)[0]
     model = craft(tmp_path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    status = run(["predict", str(model), str(image), "--device", "cpu"])
+    status = main(["predict", str(model), str(image), "--device", "cpu"])
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     error = capsys.readouterr().err
     assert status == 2, error

@@ -12,7 +12,7 @@ import torch
 from small_runs import images_file
 from small_runs import run as train_run
 from trained import copy_of_run, digit_files, digits_run
-from transnet.cli import run
+from transnet.cli import main
 from transnet.ship.models import open_model
 from transnet.ship.predict import find_images, head_names, predict, predict_files
 
@@ -26,7 +26,7 @@ def test_files_folders_and_globs_give_a_line_each(tmp_path, capsys):
     digit_files(tmp_path / "b" / "deep", 2)
     (tmp_path / "b" / "notes.txt").write_text("no image")
     words = [str(tmp_path / "a" / "0-0.png"), str(tmp_path / "b"), str(tmp_path / "a" / "[23]-*.png")]
-    assert run(["predict", str(digits_run()), *words]) == 0
+    assert main(["predict", str(digits_run()), *words]) == 0
     entries = lines(capsys.readouterr().out)
     assert [entry["image"].rpartition("/")[2] for entry in entries] == [
         "0-0.png", "0-0.png", "1-1.png", "2-2.png", "3-3.png",
@@ -52,7 +52,7 @@ def test_bad_files_are_reported_and_passed_over(tmp_path, capsys):
     good = digit_files(tmp_path, 2)
     (tmp_path / "bad.png").write_bytes(good[0].read_bytes()[:40])
     words = [str(tmp_path), str(tmp_path / "missing.png"), str(tmp_path / "*.webp")]
-    assert run(["predict", str(digits_run()), *words]) == 1
+    assert main(["predict", str(digits_run()), *words]) == 1
     captured = capsys.readouterr()
     assert len(lines(captured.out)) == 2
     assert "bad.png: " in captured.err
@@ -62,41 +62,41 @@ def test_bad_files_are_reported_and_passed_over(tmp_path, capsys):
 
 def test_a_single_path_without_an_image_is_reported_once(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert run(["predict", str(digits_run()), str(tmp_path / "empty")]) == 1
+    assert main(["predict", str(digits_run()), str(tmp_path / "empty")]) == 1
     assert capsys.readouterr().err == f"transnet: {tmp_path / 'empty'}: a folder without images in it\n"
 
 
 @pytest.mark.parametrize("words", [["nowhere.png"], ["nowhere.png", "nor/*.jpg"]])
 def test_paths_that_do_not_exist_end_with_status_2(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run(["predict", str(digits_run()), *words]) == 2
+    assert main(["predict", str(digits_run()), *words]) == 2
     assert capsys.readouterr().err == f"transnet: predict: {', '.join(words)}: no such file or folder\n"
 
 
 def test_standard_input_is_one_image(tmp_path, capsys, monkeypatch):
     content = digit_files(tmp_path, 1)[0].read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert run(["predict", str(digits_run()), "-"]) == 0
+    assert main(["predict", str(digits_run()), "-"]) == 0
     assert lines(capsys.readouterr().out)[0]["image"] == "-"
 
 
 def test_csv_and_table(tmp_path, capsys):
     digit_files(tmp_path, 3)
-    assert run(["predict", str(digits_run()), str(tmp_path), "--format", "csv"]) == 0
+    assert main(["predict", str(digits_run()), str(tmp_path), "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 3
     assert list(rows[0]) == ["image", "class", "probability", "agreement", "passes"]
-    assert run(["predict", str(digits_run()), str(tmp_path), "--format", "table"]) == 0
+    assert main(["predict", str(digits_run()), str(tmp_path), "--format", "table"]) == 0
     assert "of 3" in capsys.readouterr().out
 
 
 def test_confidence_stops_early(tmp_path, capsys):
     digit_files(tmp_path, 6)
-    assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "0"]) == 0
+    assert main(["predict", str(digits_run()), str(tmp_path), "--confidence", "0"]) == 0
     assert {entry["passes"] for entry in lines(capsys.readouterr().out)} == {1}
-    assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "1"]) == 0
+    assert main(["predict", str(digits_run()), str(tmp_path), "--confidence", "1"]) == 0
     assert {entry["passes"] for entry in lines(capsys.readouterr().out)} == {3}
-    assert run(["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]) == 0
+    assert main(["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]) == 0
     printed = capsys.readouterr().err
     assert "within 0.1 points of all heads on 143 validation images" in printed
     assert "warning: one of 143 validation images is 0.70 points, so the threshold depends on chance" in printed
@@ -105,26 +105,26 @@ def test_confidence_stops_early(tmp_path, capsys):
 def test_confidence_is_chosen_for_a_target(tmp_path, capsys):
     digit_files(tmp_path, 2)
     words = ["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]
-    assert run([*words, "--passes", "1.5"]) == 0
+    assert main([*words, "--passes", "1.5"]) == 0
     printed = capsys.readouterr().err
     assert re.search(r"1\.\d\d of 3 heads per image on average: .* all heads on 143 validation images", printed)
     assert "warning" not in printed
-    assert run([*words, "--within", "100"]) == 0
+    assert main([*words, "--within", "100"]) == 0
     assert "one head for every image: within 100 points" in capsys.readouterr().err
     for more, message in (
         (["--passes", "0.5"], "--passes: 0.5 was given; 1 or more is needed"),
         (["--within", "-1"], "--within: -1.0 was given; 0 or more is needed"),
         (["--passes", "1.5", "--within", "1"], "give only one of"),
     ):
-        assert run([*words, *more]) == 2
+        assert main([*words, *more]) == 2
         assert message in capsys.readouterr().err
-    assert run([*words[:-1], "0.9", "--passes", "1.5"]) == 2
+    assert main([*words[:-1], "0.9", "--passes", "1.5"]) == 2
     assert "--passes: only --confidence auto uses it" in capsys.readouterr().err
 
 
 def test_mistakes_end_with_status_2(tmp_path, capsys):
     image = str(digit_files(tmp_path / "images", 1)[0])
-    assert run(["prune", str(digits_run()), "--out", str(tmp_path / "pruned")]) == 0
+    assert main(["prune", str(digits_run()), "--out", str(tmp_path / "pruned")]) == 0
     capsys.readouterr()
     for words, message in (
         ([str(digits_run())], "no image given"),
@@ -143,15 +143,15 @@ def test_mistakes_end_with_status_2(tmp_path, capsys):
         ([str(digits_run()), image, "--data", "nowhere"], "which only --confidence auto needs"),
         ([str(digits_run()), image, "--data", "digits", "--confidence", "0.9"], "which only --confidence auto needs"),
     ):
-        assert run(["predict", *words]) == 2
+        assert main(["predict", *words]) == 2
         assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("head", "message"), [("r0", "has one head"), ("all", "runs its heads at once")])
 def test_an_onnx_file_cannot_stop_early(head, message, tmp_path, capsys):
     image, out = str(digit_files(tmp_path / "images", 1)[0]), str(tmp_path / "graph")
-    assert run(["prune", str(digits_run()), "--out", out, "--head", head, "--format", "onnx"]) == 0
-    assert run(["predict", out, image, "--confidence", "0.9"]) == 2
+    assert main(["prune", str(digits_run()), "--out", out, "--head", head, "--format", "onnx"]) == 0
+    assert main(["predict", out, image, "--confidence", "0.9"]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -161,7 +161,7 @@ def test_names_cannot_steer_the_terminal(tmp_path, capsys):
     config["data"]["classes"] = [f"\x1b[31m[red]{i}" for i in range(10)]
     (folder / "config.json").write_text(json.dumps(config))
     image = digit_files(tmp_path / "images", 1)[0]
-    assert run(["predict", str(folder), str(image), "--format", "table"]) == 0
+    assert main(["predict", str(folder), str(image), "--format", "table"]) == 0
     out = capsys.readouterr().out
     assert "\x1b[31m" not in out
     assert "[red]" in out
@@ -183,13 +183,13 @@ def test_data_that_moved_can_be_given_for_the_threshold(tmp_path, capsys):
     data.rename(tmp_path / "after.npz")
     image = digit_files(tmp_path / "images", 1)[0]
     words = ["predict", str(tmp_path / "run"), str(image), "--confidence", "auto"]
-    assert run(words) == 2
+    assert main(words) == 2
     printed = capsys.readouterr().err
     assert "give --data" in printed
     assert ".;" not in printed
-    assert run([*words, "--data", str(tmp_path / "nowhere")]) == 2
+    assert main([*words, "--data", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.endswith("imagenet200; or give a number, such as 0.9\n")
-    assert run([*words, "--data", str(tmp_path / "after.npz")]) == 0
+    assert main([*words, "--data", str(tmp_path / "after.npz")]) == 0
     assert "validation images" in capsys.readouterr().err
 
 
@@ -200,7 +200,7 @@ def test_files_without_permission_are_reported_and_skipped(tmp_path, capsys):
     hidden.parent.chmod(0)
     try:
         for word, left in ((tmp_path / "photos", 2), (hidden.parent, 0), (hidden, 0), (hidden.parent / "*", 0)):
-            assert run(["predict", str(digits_run()), str(word)]) == 1
+            assert main(["predict", str(digits_run()), str(word)]) == 1
             printed = capsys.readouterr()
             assert len(lines(printed.out)) == left
             assert f"{word if not left else hidden.parent}: Permission denied" in printed.err
@@ -210,7 +210,7 @@ def test_files_without_permission_are_reported_and_skipped(tmp_path, capsys):
 
 def test_a_name_that_is_too_long_is_skipped(tmp_path, capsys):
     image = str(digit_files(tmp_path, 1)[0])
-    assert run(["predict", str(digits_run()), "x" * 300, image]) == 1
+    assert main(["predict", str(digits_run()), "x" * 300, image]) == 1
     printed = capsys.readouterr()
     assert [entry["image"] for entry in lines(printed.out)] == [image]
     assert "x: File name too long" in printed.err

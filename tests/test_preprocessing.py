@@ -13,7 +13,7 @@ import timm
 import torch
 from PIL import Image
 
-from transnet.cli import run
+from transnet.cli import main
 from transnet.data.augment import View
 from transnet.data.decode import decode_image, square, with_channels
 from transnet.runs.description import Description
@@ -120,7 +120,7 @@ def test_onnx_runtime_gives_the_probabilities_of_predict(exported, tmp_path, cap
         logits = session.run(["logits"], {settings["input"]["name"]: images})[0][0].astype(np.float64)
         p = np.exp(logits - logits.max())
         wanted[name] = (settings["classes"][logits.argmax()], p.max() / p.sum())
-    assert run(["predict", exported.source, str(tmp_path)]) == 0
+    assert main(["predict", exported.source, str(tmp_path)]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {Path(entry["image"]).stem for entry in entries} == set(wanted)
     for entry in entries:
@@ -156,7 +156,7 @@ def test_predict_refuses_a_model_with_other_rules(tmp_path, capsys):
     config["preprocessing"]["interpolation"] = "bicubic"
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "photo.png").write_bytes(saved(photograph(20, 30)))
-    assert run(["predict", str(tmp_path), str(tmp_path / "photo.png")]) == 2
+    assert main(["predict", str(tmp_path), str(tmp_path / "photo.png")]) == 2
     assert "preprocessing is {" in capsys.readouterr().err
 
 

@@ -22,7 +22,7 @@ def test_every_public_name_is_there_and_documented(name):
 
 def test_importing_the_package_or_asking_for_help_does_not_import_torch():
     assert python("import sys, transnet, transnet.cli; print('torch' in sys.modules)") == "False"
-    code = "import sys; from transnet.cli import run; run(['--help']); print('torch' in sys.modules)"
+    code = "import sys; from transnet.cli import main; main(['--help']); print('torch' in sys.modules)"
     assert python(code).endswith("False")
 
 

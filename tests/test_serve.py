@@ -18,7 +18,7 @@ from browser import chromium
 from data_files import encoded, noise
 from trained import digit_files, digits_run
 from transnet import anytime, d4
-from transnet.cli import run
+from transnet.cli import main
 from transnet.errors import ConfigError, DataError
 from transnet.ship.export import export_run
 from transnet.ship.head_views import head_views
@@ -285,7 +285,7 @@ def test_mistakes_end_with_status_2(tmp_path, server, capsys):
         ),
         ([str(digits_run()), "--port", "-1"], "--port: -1 was given; a number up to 65535 is needed, and --port 0"),
     ):
-        assert run(["serve", *words, "--no-browser"]) == 2
+        assert main(["serve", *words, "--no-browser"]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from small_runs import images_file, settings
 from transnet.data import open_data
-from transnet.runs.config import configured
+from transnet.runs.config import TrainConfig
 from transnet.train.trainer import train
 from transnet.train.user_warnings import natural_pairs, of_heads, of_settings
 
@@ -44,7 +44,7 @@ def test_heads_that_may_not_be_meant_are_remarked_on(
 
 
 def said_of(data: Path, *, val_fraction: float = 0.0, **changes: Any) -> str:
-    config = configured(str(data), "run", **{"model": "resnet8-small", "batch_size": 32, **changes})
+    config = TrainConfig.for_data(str(data), "run", **{"model": "resnet8-small", "batch_size": 32, **changes})
     return "\n".join(of_settings(config, open_data(str(data), val_fraction=val_fraction)))
 
 
@@ -58,7 +58,7 @@ def test_a_batch_of_more_than_all_images_is_remarked_on(data: Path) -> None:
 
 
 def test_the_recipes_learning_rate_is_remarked_on_with_pretrained_weights(data: Path) -> None:
-    rate = configured(str(data), "run").lr
+    rate = TrainConfig.for_data(str(data), "run").lr
     assert f"note: --lr {rate:g} is the recipe's" in said_of(data, pretrained=True)
     assert "--lr" not in said_of(data, pretrained=True, lr=rate / 2)
 

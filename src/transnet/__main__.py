@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """The script ``transnet``."""
-    from transnet.cli import run
+    from transnet.cli import main as run_command
 
     # Before torch is imported: its threads would turn in circles while they wait for each other, which on cores that
     # other programs use as well makes a small network many times slower than one thread.
@@ -19,7 +19,7 @@ def main() -> None:
 
     try:
         try:
-            status = run(sys.argv[1:])
+            status = run_command(sys.argv[1:])
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has seen enough, as in `transnet … | head`

@@ -18,6 +18,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from transnet.errors import ModelError
+
 _CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
 _WIDE = {f"wrn{depth}-{width}-cifar": (depth, width) for depth, width in ((16, 4), (16, 8), (28, 10))}
 _SMALL = {"resnet8-small": 1, "resnet14-small": 2, "resnet20-small": 3}
@@ -45,7 +47,7 @@ def create(
         ValueError: for an unknown name, with the nearest known ones, or weights that cannot be fetched.
     """
     if not isinstance(name, str) or num_classes < 1:
-        raise ValueError(
+        raise ModelError(
             f"model: name {name!r} and num_classes {num_classes} were given; a name and at least 1 are needed"
         )
     library, _, inner = name.partition(":")
@@ -54,11 +56,11 @@ def create(
     if library == "torchvision" and inner:
         return _from_torchvision(inner, num_classes, in_channels, image_size, pretrained)
     if name not in NAMES:
-        raise ValueError(
+        raise ModelError(
             f"model: unknown {name!r}; known are {' '.join(NAMES)} timm:NAME torchvision:NAME{_nearest(name, NAMES)}"
         )
     if pretrained:
-        raise ValueError(f"model: {name} has no pretrained weights; timm:NAME and torchvision:NAME have")
+        raise ModelError(f"model: {name} has no pretrained weights; timm:NAME and torchvision:NAME have")
     if name in _CIFAR:
         return _cifar_resnet(_CIFAR[name], num_classes, in_channels)
     if name in _WIDE:
@@ -146,12 +148,12 @@ def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | 
     import timm
 
     if not timm.is_model(name):
-        raise ValueError(f"model: timm has no {name!r}{_nearest(name, timm.list_models())}")
+        raise ModelError(f"model: timm has no {name!r}{_nearest(name, timm.list_models())}")
     config = timm.get_pretrained_cfg(name)
     fixed = image_size is not None and config is not None and config.fixed_input_size
     sized: dict[str, Any] = {"img_size": image_size} if fixed else {}
     if pretrained and (config is None or not config.has_weights):
-        raise ValueError(f"model: timm has no pretrained weights for {name!r}; leave `pretrained` out")
+        raise ModelError(f"model: timm has no pretrained weights for {name!r}; leave `pretrained` out")
     with _fetching(f"timm:{name}") if pretrained else nullcontext():
         return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
 
@@ -163,9 +165,9 @@ def _from_torchvision(
 
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise ValueError(f"model: torchvision has no classifier {name!r}{_nearest(name, known)}")
+        raise ModelError(f"model: torchvision has no classifier {name!r}{_nearest(name, known)}")
     if in_channels != 3:
-        raise ValueError(f"model: torchvision:{name} takes 3 channels, the images have {in_channels}; timm:NAME adapts")
+        raise ModelError(f"model: torchvision:{name} takes 3 channels, the images have {in_channels}; timm:NAME adapts")
     if not pretrained:
         options: dict[str, Any] = {"num_classes": num_classes}
         if name in ("googlenet", "inception_v3"):
@@ -194,7 +196,7 @@ def _fetching(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = str(error.__cause__ or error).splitlines()[0]  # the Hub's own error does not say what failed
-        raise ValueError(
+        raise ModelError(
             f"model: the pretrained weights of {name} are not on this machine and could not be fetched ({reason}); "
             "try again where there is a network, or leave `pretrained` out"
         ) from error

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from transnet.errors import ModelError
+
 
 class _PerTransform(_BatchNorm):
     """Mixed in before a batch-norm class: where the batch's statistics count, its forward on each transform's part."""
@@ -28,7 +30,7 @@ class _PerTransform(_BatchNorm):
         if self.copies == 1 or not (self.training or self.running_mean is None):
             return super().forward(input)
         if input.shape[0] % self.copies:
-            raise ValueError(
+            raise ModelError(
                 f"batch norm per transform: a leading dimension of {input.shape[0]} does not split into "
                 f"{self.copies} transforms; this model reshapes its batch in a way that needs bn='joint'"
             )
@@ -65,7 +67,7 @@ def check_split(model: nn.Module) -> None:
     """Raise if a layer of ``model`` has been replaced since `split_statistics`, so that it would mix the transforms."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and not isinstance(module, _PerTransform):
-            raise ValueError(
+            raise ModelError(
                 f"bn='separate': layer {name!r} was replaced by a {type(module).__name__} that keeps joint statistics; "
                 "replace the model's layers before wrapping it, such as "
                 "TransNet(nn.SyncBatchNorm.convert_sync_batchnorm(model), bn='separate'), without Lightning's "

@@ -1,16 +1,21 @@
 """What the package prints: messages on standard error, and one kind of progress bar."""
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+# Applied to every message. The command line replaces settings in backticks, such as `val_fraction`, by its options.
+rewrite: Callable[[str], str] = str
+
+
 def say(message: str, *, shown: bool = True) -> None:
     """Print a line on standard error, unless ``shown`` is False."""
     if shown:
-        print(message, file=sys.stderr, flush=True)
+        print(rewrite(message), file=sys.stderr, flush=True)
 
 
 def counted(n: int, noun: str) -> str:

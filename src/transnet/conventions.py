@@ -11,6 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from transnet.errors import ModelError
+
 _PREFIX = "backbone."
 
 
@@ -75,7 +77,7 @@ class TimmConventions:
         ]
         if problems:
             more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
-            raise ValueError(
+            raise ModelError(
                 f"load_backbone: the checkpoint does not fit {type(self.backbone).__name__}: {', '.join(problems[:3])}"
                 f"{more}. Give the plain model's own state dict; load a TransNet's with load_state_dict"
             )

@@ -24,6 +24,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from transnet.errors import ModelError
+
 NAMES = ("r0", "r1", "r2", "r3", "m0", "m1", "m2", "m3")
 
 
@@ -39,12 +41,12 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
     else:
         names = list(transforms)
     if not names:
-        raise ValueError(f"transforms: none given; choose from {' '.join(NAMES)}, for example 'r0,r1'")
+        raise ModelError(f"transforms: none given; choose from {' '.join(NAMES)}, for example 'r0,r1'")
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"transforms: {name!r} is not a name; known are {' '.join(NAMES)}")
         if name not in NAMES:
-            raise ValueError(f"transforms: unknown {name!r}; known are {' '.join(NAMES)}")
+            raise ModelError(f"transforms: unknown {name!r}; known are {' '.join(NAMES)}")
     return tuple(names)
 
 
@@ -56,7 +58,7 @@ def apply(name: str, x: Tensor) -> Tensor:
     """
     mirrored, turns = _element(name)
     if x.ndim < 2:
-        raise ValueError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")
+        raise ModelError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")
     y = torch.rot90(x, turns, (-2, -1)) if turns else x
     if mirrored:
         y = y.flip(-1)
@@ -102,7 +104,7 @@ def swaps_sides(name: str) -> bool:
 
 def _element(name: str) -> tuple[bool, int]:
     if name not in NAMES:
-        raise ValueError(f"unknown transform {name!r}; known are {' '.join(NAMES)}")
+        raise ModelError(f"unknown transform {name!r}; known are {' '.join(NAMES)}")
     return name[0] == "m", int(name[1])
 
 

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transnet.errors import ModelError
+
 
 def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
     """How far one head is from the mean of all; add it to `heads_loss` where you will prune to that head.
@@ -27,11 +29,11 @@ def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
         student: the number of the head that learns: `TransNet.prune` keeps ``net.transforms.index("r0")``.
     """
     if logits.ndim != 3 or logits.shape[1] < 2:
-        raise ValueError(
+        raise ModelError(
             f"logits: {tuple(logits.shape)} was given; (batch, heads, classes) of two heads or more is needed"
         )
     if not isinstance(student, int) or not 0 <= student < logits.shape[1]:
-        raise ValueError(
+        raise ModelError(
             f"student: {student!r} was given; the number of a head is needed, from 0 to {logits.shape[1] - 1}"
         )
     # Heads that nearly agree differ by less than half precision can tell.
@@ -51,9 +53,9 @@ def student_of(transforms: Sequence[str], weight: float) -> int:
         ValueError: where there is none, or no other to learn from, or the weight is not a finite number from 0.
     """
     if not 0 <= weight < math.inf:
-        raise ValueError(f"distillation: {weight} was given; 0 or more is needed")
+        raise ModelError(f"distillation: {weight} was given; 0 or more is needed")
     if "r0" not in transforms or len(transforms) < 2:
-        raise ValueError(
+        raise ModelError(
             f"distillation: the identity head r0 learns from others, {','.join(transforms)} was given; r0 and at least "
             "one more are needed, such as r0,r1"
         )

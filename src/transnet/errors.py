@@ -34,3 +34,7 @@ class ModelError(TransnetError):
 
 class FileError(TransnetError):
     """A file or folder that is missing, damaged or of another kind."""
+
+
+class OperationError(RuntimeError):
+    """Work that could not be completed although the settings are right; the message says what to do."""

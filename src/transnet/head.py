@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from transnet.errors import ModelError
+
 
 def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False) -> tuple[str, ...]:
     """Paths of the model's last fully connected layer: one, or more where the model knows it by several names.
@@ -30,19 +32,19 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
         config = getattr(model, "pretrained_cfg", None)
         named = config.get("classifier") if isinstance(config, Mapping) else None
         if isinstance(named, (tuple, list)):
-            raise ValueError(f"{kind} has several heads, {' and '.join(named)}; TransNet needs one that ends the model")
+            raise ModelError(f"{kind} has several heads, {' and '.join(named)}; TransNet needs one that ends the model")
         inside = [path for path in linears if named and path.startswith(f"{named}.")]  # timm's layer was replaced
         head = inside[-1] if inside else named or (linears[-1] if linears else None)
     if head is None:
-        raise ValueError(f"{kind} has no nn.Linear, so no fully connected head to replace; give it one as last layer")
+        raise ModelError(f"{kind} has no nn.Linear, so no fully connected head to replace; give it one as last layer")
     known = ", ".join(repr(path) for path in linears[-3:]) or "none"
     try:
         layer = model.get_submodule(head)
     except AttributeError:
-        raise ValueError(f"head: {kind} has no layer {head!r}; its last linear layers are {known}") from None
+        raise ModelError(f"head: {kind} has no layer {head!r}; its last linear layers are {known}") from None
     if head == "" or not isinstance(layer, nn.Linear):
         hint = "; create it with num_classes > 0" if isinstance(layer, nn.Identity) else ""
-        raise ValueError(
+        raise ModelError(
             f"head: {head!r} of {kind} is {type(layer).__name__}, and an nn.Linear inside the model is needed; "
             f"its last linear layers are {known}{hint}"
         )
@@ -54,13 +56,13 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
 def _check_head(model: nn.Module, head: str, layer: nn.Linear, paths: tuple[str, ...], *, fresh: bool) -> None:
     kind = type(model).__name__
     if isinstance(layer.weight, nn.parameter.UninitializedParameter):
-        raise ValueError(f"head: {head!r} of {kind} is lazy; run one batch through the model first")
+        raise ModelError(f"head: {head!r} of {kind} is lazy; run one batch through the model first")
     if fresh and (nn.utils.parametrize.is_parametrized(layer) or "weight" not in layer._parameters):
-        raise ValueError(f"head: {head!r} of {kind} is parametrized and cannot be drawn anew; use init='copy'")
+        raise ModelError(f"head: {head!r} of {kind} is parametrized and cannot be drawn anew; use init='copy'")
     own = {id(parameter) for parameter in layer.parameters()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in own and name.rpartition(".")[0] not in paths and not name.startswith(f"{head}."):
-            raise ValueError(f"head: {head!r} of {kind} shares its weights with {name!r}; heads of their own cannot")
+            raise ModelError(f"head: {head!r} of {kind} shares its weights with {name!r}; heads of their own cannot")
 
 
 # Tensors without values cannot show that what follows the head changes nothing.
@@ -98,12 +100,12 @@ def boxed_features(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
         output = backbone(x)
     except (AttributeError, TypeError) as error:
         if HeadMustBeLast.__name__ in str(error):
-            raise ValueError(_misplaced(backbone, path) + _NO_VALUES) from error
+            raise ModelError(_misplaced(backbone, path) + _NO_VALUES) from error
         raise
     finally:
         place.boxed = False
     if not isinstance(output, HeadMustBeLast):
-        raise ValueError(_misplaced(backbone, path) + _NO_VALUES)
+        raise ModelError(_misplaced(backbone, path) + _NO_VALUES)
     return _pooled(output.features, path)
 
 
@@ -139,10 +141,10 @@ def _features_by_value(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
         negated = backbone(x)
     except RuntimeError as error:
         if seen:  # a later layer met features where it expected that layer's output
-            raise ValueError(_misplaced(backbone, path)) from error
+            raise ModelError(_misplaced(backbone, path)) from error
         if x.is_floating_point() or isinstance(error, torch.OutOfMemoryError):
             raise
-        raise ValueError(  # not before it was tried: a model may scale its images itself
+        raise ModelError(  # not before it was tried: a model may scale its images itself
             f"images: {x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
             "model was trained: x.float() / 255"
         ) from error
@@ -156,15 +158,15 @@ def _features_by_value(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
     try:
         last = len(seen) == 1 and _same(-seen[0], negated)
     except RuntimeError as error:  # under vmap, or on the meta device
-        raise ValueError(_misplaced(backbone, path) + _NO_VALUES) from error
+        raise ModelError(_misplaced(backbone, path) + _NO_VALUES) from error
     if not last:
-        raise ValueError(_misplaced(backbone, path))
+        raise ModelError(_misplaced(backbone, path))
     return _pooled(-negated, path)
 
 
 def _pooled(features: Tensor, path: str) -> Tensor:
     if isinstance(features, Tensor) and features.ndim != 2:
-        raise ValueError(
+        raise ModelError(
             f"{path!r} gets features of shape {tuple(features.shape)}; (batch, features) is needed: pool the image's "
             "positions before the last layer"
         )

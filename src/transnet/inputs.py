@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from transnet import d4
+from transnet.errors import ModelError
 
 EvalOutput = Literal["full", "pruned", "heads"]
 Transform = str | tuple[str, Callable[[Tensor], Tensor]]
@@ -30,11 +31,11 @@ def parse_transforms(
         if isinstance(item, tuple) and len(item) == 2 and callable(item[1]):
             name, function = item
             if not isinstance(name, str) or not name or "," in name or name in d4.NAMES:
-                raise ValueError(
+                raise ModelError(
                     f"transforms: {name!r} cannot name a custom transform; D4's names and commas are taken"
                 )
             if custom.setdefault(name, function) != function:
-                raise ValueError(f"transforms: {name!r} names two different functions")
+                raise ModelError(f"transforms: {name!r} names two different functions")
             names.append(name)
         else:
             names += d4.parse((item,))
@@ -51,14 +52,14 @@ def check_options(*, heads: str, init: str, bn: str) -> None:
 def one_of(argument: str, value: Any, known: tuple[str, ...]) -> None:
     """Raise where an option is none of the known ones."""
     if value not in known:
-        raise ValueError(f"{argument}: unknown {value!r}; known are {' '.join(known)}")
+        raise ModelError(f"{argument}: unknown {value!r}; known are {' '.join(known)}")
 
 
 def check_eval_output(value: Any, names: tuple[str, ...]) -> None:
     """Raise if a network with the named heads cannot return this output in evaluation mode."""
     one_of("eval_output", value, get_args(EvalOutput))
     if value == "pruned" and "r0" not in names:
-        raise ValueError(
+        raise ModelError(
             f"eval_output: 'pruned' is the identity head r0, and the transforms are {' '.join(names)}; add r0 to them, "
             "or use eval_output='full' or 'heads'"
         )
@@ -70,10 +71,10 @@ def head_indices(names: str | Iterable[str], known: tuple[str, ...]) -> tuple[in
         raise TypeError(f"heads: {names!r} was given; names are needed, of {' '.join(known)}")
     names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
     if not names:
-        raise ValueError(f"heads: none given; this network has {' '.join(known)}")
+        raise ModelError(f"heads: none given; this network has {' '.join(known)}")
     for name in names:
         if name not in known:
-            raise ValueError(f"heads: unknown {name!r}; this network has {' '.join(known)}")
+            raise ModelError(f"heads: unknown {name!r}; this network has {' '.join(known)}")
     return tuple(known.index(name) for name in names)
 
 
@@ -83,18 +84,18 @@ def check_prunable(name: str, known: tuple[str, ...], *, custom: bool, sized: bo
         others = [t for t in dict.fromkeys(known) if t in d4.NAMES]
         calls = " or ".join("prune()" if t == "r0" else f"prune({t!r}, image_size=…)" for t in others)
         works = f"{calls} would work" if calls else "only heads of D4's transforms can be pruned to"
-        raise ValueError(f"prune: there is no head {name!r} among {' '.join(known)}; {works}")
+        raise ModelError(f"prune: there is no head {name!r} among {' '.join(known)}; {works}")
     if custom:
-        raise ValueError(f"prune: {name!r} is a custom transform; only those of D4 fold into the weights")
+        raise ModelError(f"prune: {name!r} is a custom transform; only those of D4 fold into the weights")
     if name != "r0" and not sized:
-        raise ValueError(f"prune({name!r}): image_size=… is needed, since the folded network is tied to one size")
+        raise ModelError(f"prune({name!r}): image_size=… is needed, since the folded network is tied to one size")
 
 
 def check_transformed(name: str, x: Tensor, y: Any) -> None:
     """Raise if a custom transform did not turn the batch ``x`` into a batch of the same shape."""
     if not isinstance(y, Tensor) or y.shape != x.shape:
         made = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(
+        raise ModelError(
             f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {made}; "
             "a transform must return a batch of the same shape"
         )
@@ -128,15 +129,15 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
         return
     if not isinstance(x, Tensor) or x.ndim != 4:
         given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"images: {given} was given; a batch of shape (B, C, H, W) is needed")
+        raise ModelError(f"images: {given} was given; a batch of shape (B, C, H, W) is needed")
     if square and x.shape[-1] != x.shape[-2]:
         turned = list(dict.fromkeys(square))
         swap = "swaps height and width and needs" if len(turned) == 1 else "swap height and width and need"
-        raise ValueError(
+        raise ModelError(
             f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(turned)} {swap} square images; r0 r2 m0 m2 work on any"
         )
     if readable(x) and x.is_floating_point() and certain(~torch.isfinite(x).all()):
-        raise ValueError("images: the batch holds NaN or infinite values")
+        raise ModelError("images: the batch holds NaN or infinite values")
 
 
 def check_logits(logits: Tensor) -> None:
@@ -144,7 +145,7 @@ def check_logits(logits: Tensor) -> None:
     if not isinstance(logits, Tensor):
         raise TypeError(f"logits: a tensor is needed, {type(logits).__name__} was given")
     if logits.ndim != 3:
-        raise ValueError(
+        raise ModelError(
             f"logits: shape {tuple(logits.shape)} was given; (B, heads, K) is needed: net.logits(x), which net(x) "
             "returns in training mode only"
         )
@@ -164,7 +165,7 @@ def check_criterion(
     }
     if any(given.values()):
         settings = " and ".join(name for name in given if given[name])
-        raise ValueError(
+        raise ModelError(
             f"criterion: {settings} cannot be combined with it; build it into the criterion, such as "
             "nn.CrossEntropyLoss(label_smoothing=0.1)"
         )
@@ -175,7 +176,7 @@ def mean_loss(value: Tensor, batch: int) -> Tensor:
     if isinstance(value, Tensor) and (value.ndim == 0 or value.shape == (batch,)):
         return value.mean()
     given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-    raise ValueError(f"criterion: it returned {given}; a scalar tensor or one value per image, ({batch},), is needed")
+    raise ModelError(f"criterion: it returned {given}; a scalar tensor or one value per image, ({batch},), is needed")
 
 
 def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weight: Tensor | None) -> None:
@@ -185,10 +186,10 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
         if not isinstance(value, Tensor) and not (name == "sample_weight" and value is None):
             raise TypeError(f"{name}: a tensor is needed, {type(value).__name__} was given")
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing: {label_smoothing} was given; 0 to 1 is needed")
+        raise ModelError(f"label_smoothing: {label_smoothing} was given; 0 to 1 is needed")
     batch, _, k = logits.shape
     if k == 1:
-        raise ValueError(
+        raise ModelError(
             "logits: the cross-entropy of a single class is always 0; use two classes, or "
             "criterion=nn.BCEWithLogitsLoss() with targets of shape (B, 1)"
         )
@@ -198,7 +199,7 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
         if readable(y) and batch:
             low, high = y.long().aminmax()
             if certain((low < 0) | (high >= k)):
-                raise ValueError(
+                raise ModelError(
                     f"targets: labels {int(low)}…{int(high)} with {k} classes; 0…{k - 1} are valid; to ignore "
                     "a label, use criterion=nn.CrossEntropyLoss(ignore_index=…)"
                 )
@@ -206,20 +207,20 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
         if not y.is_floating_point():
             raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; probabilities must be floating point")
         if readable(y) and certain(~(y >= 0).all()):
-            raise ValueError("targets: probabilities must be 0 or more, and not NaN")
+            raise ModelError("targets: probabilities must be 0 or more, and not NaN")
         if readable(y) and batch:
             least, most = y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)).aminmax()
             if certain((least < 1 - 1e-2) | (most > 1 + 1e-2)):
-                raise ValueError(
+                raise ModelError(
                     f"targets: rows sum to {float(least):.3g}…{float(most):.3g}; probabilities must sum to 1. "
                     "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()"
                 )
     else:
-        raise ValueError(
+        raise ModelError(
             f"targets: shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed"
         )
     if sample_weight is not None:
         if sample_weight.shape != (batch,):
-            raise ValueError(f"sample_weight: shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed")
+            raise ModelError(f"sample_weight: shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed")
         if readable(sample_weight) and certain(~((sample_weight.sum() > 0) & (sample_weight >= 0).all())):
-            raise ValueError("sample_weight: 0 or more each, and more than 0 in all, is needed")
+            raise ModelError("sample_weight: 0 or more each, and more than 0 in all, is needed")

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4
+from transnet.errors import ModelError
 
 Measure = Literal["l2", "relative", "cosine", "pearson"]
 ROTATIONS = "r0,r1,r2,r3"
@@ -44,9 +45,9 @@ def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, mea
         O values.
     """
     if measure not in get_args(Measure):
-        raise ValueError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+        raise ModelError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
     if weight.ndim != 4 or weight.shape[-1] != weight.shape[-2]:
-        raise ValueError(f"weight: shape {tuple(weight.shape)}; the kernels must be square, shape (O, I, k, k)")
+        raise ModelError(f"weight: shape {tuple(weight.shape)}; the kernels must be square, shape (O, I, k, k)")
     mean = group_mean(weight, group).flatten(1)
     kernels = weight.flatten(1)
     if measure == "l2":
@@ -127,7 +128,7 @@ def invariance_penalty(
     unknown = [name for name in names if name not in found]
     if unknown or not names:
         given = f"unknown {', '.join(map(repr, unknown))}" if unknown else "none given"
-        raise ValueError(f"layers: {given}; square kernels larger than 1×1 are in {', '.join(found) or 'none'}")
+        raise ModelError(f"layers: {given}; square kernels larger than 1×1 are in {', '.join(found) or 'none'}")
     terms = []
     for name in names:
         weight = found[name]
@@ -155,7 +156,7 @@ def random_kernel_score(
         measure: as in ``invariance_score``. l2 is for entries of variance 1: multiply by their deviation.
     """
     if measure not in get_args(Measure):
-        raise ValueError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+        raise ModelError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
     channels, side, _ = shape
     positions = torch.arange(side * side).reshape(side, side)
     orbits = torch.stack([d4.apply(t, positions) for t in d4.generate(group)]).amin(0).unique().numel()

@@ -20,6 +20,7 @@ from transnet.batchnorm import check_split, copies_in_batch, merge_statistics, s
 from transnet.conventions import TimmConventions
 from transnet.copying import copies_of_cached, copy_module
 from transnet.distillation import distillation_loss, student_of
+from transnet.errors import ModelError
 from transnet.head import HeadPlace, boxed_features, find_head, first_features
 from transnet.independence import warn_if_images_mix
 
@@ -215,7 +216,7 @@ class TransNet(TimmConventions, nn.Module):
         """
         which = inputs.head_indices(names, self._names)
         if len(set(which)) < len(which):
-            raise ValueError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
+            raise ModelError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
         net = copy.deepcopy(self)
         net._names = tuple(self._names[i] for i in which)
         net._custom = {name: self._custom[name] for name in net._names if name in self._custom}

@@ -1,29 +1,33 @@
-"""The command line: one verb, one file of that name, with its options and what it does.
+"""The command line: each command has a file of its name, with its options and a function `main`.
 
-Nothing heavy is imported before a verb needs it: ``transnet --help`` answers at once.
+Heavy modules are imported only when a command needs them, so that ``transnet --help`` answers at once.
 """
 
 import difflib
 import select
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
-VERBS = {
+from transnet import console
+from transnet.errors import OperationError, TransnetError
+
+COMMANDS = {
     "train": "train a classifier with one head per transform of the images",
-    "evaluate": "measure finished runs: pruned, full, every head, ensembles",
-    "prune": "turn a run into the plain classifier, or into ONNX, checked",
-    "predict": "the classes of image files, by any trained model",
-    "serve": "a page to try a model on: drop an image, see what each head sees",
-    "invariance": "how far the kernels of runs are from invariant ones, with figures",
-    "reproduce": "train what a table or figure of the paper needs, and report",
+    "evaluate": "score finished runs: pruned, full, every head, ensembles",
+    "prune": "export a run as a plain classifier, as weights or ONNX, and check the result",
+    "predict": "predict the classes of image files with any trained model",
+    "serve": "open a page to try a model: drop an image and see each head's prediction",
+    "invariance": "measure how invariant the kernels of runs are, with figures",
+    "reproduce": "train what a table or figure of the paper needs, and report it",
     "report": "write the page of a study's finished runs",
-    "demo": "base against TransNet on scikit-learn's digits, in under two minutes",
+    "demo": "compare TransNet with the baseline on scikit-learn's digits, in under two minutes",
 }
 
-# What other programs call what these verbs do.
-ELSEWHERE = {
+# What other programs call these commands.
+SYNONYMS = {
     "export": "prune --format onnx",
     "convert": "prune --format onnx",
     "fit": "train",
@@ -34,13 +38,14 @@ ELSEWHERE = {
     "classify": "predict",
 }
 
-HELP = """usage: transnet VERB …
+HELP = """usage: transnet COMMAND …
 
-Image classifiers that generalise better at no cost at prediction time.
+Train image classifiers with one head per transform of the images, and prune them back to the plain network.
 
-{verbs}
+{commands}
 
-transnet VERB --help explains a verb. First steps:
+transnet COMMAND --help explains a command. With --traceback, an error also shows where in the code it happened.
+transnet --version prints what a bug report needs. First steps:
 
   transnet demo
   transnet train photos --transforms r0,r1 --out runs/t2   (a folder of class folders)
@@ -50,64 +55,72 @@ transnet VERB --help explains a verb. First steps:
 """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Carry out a command; the exit status: 0 success, 2 a user's mistake, 1 anything else."""
+def main(arguments: Sequence[str]) -> int:
+    """Run a command and return the exit status: 0 for success, 2 for a user's mistake, 1 for anything else."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP.format(verbs="\n".join(f"  {verb:<10} {what}" for verb, what in VERBS.items())), end="")
+        print(HELP.format(commands="\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())), end="")
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        from transnet import __version__
+        from transnet.cli.version import report
 
-        print(f"transnet {__version__}")
+        print(report())
         return 0
-    verb, rest = arguments[0], arguments[1:]
-    if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
+    command, *rest = arguments
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        if verb in ELSEWHERE:
-            hint = f"; here that is transnet {ELSEWHERE[verb]}"
-        print(f"transnet: unknown verb {verb!r}{hint} (known: {' '.join(VERBS)})", file=sys.stderr)
+        if command in SYNONYMS:
+            hint = f"; use transnet {SYNONYMS[command]}"
+        print(f"transnet: unknown command {command!r}{hint} (known: {' '.join(COMMANDS)})", file=sys.stderr)
         return 2
-    return _guarded(verb, rest)
-
-
-def _guarded(verb: str, arguments: Sequence[str]) -> int:
-    """A user's mistake never ends in a traceback."""
+    before = console.rewrite
     try:
-        status: int = import_module(f"transnet.cli.{verb}").run(arguments)
+        status: int = import_module(f"transnet.cli.{command}").main([word for word in rest if word != "--traceback"])
         return status
-    except (ValueError, FileNotFoundError) as error:
-        return _fail(error, 2)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 1)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) and _unread(sys.stdout):
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, BrokenPipeError) and _is_closed(sys.stdout):
             raise
-        return _fail(error, 1)
-    except Exception as error:
-        from transnet.runs.checkpoint import CheckpointError
-        from transnet.ship.export import ExportError
-        from transnet.train.device import is_for_want_of_memory
-        from transnet.train.interrupt import Stopped
-        from transnet.train.state import TrainingError
-
-        if isinstance(error, (CheckpointError, TrainingError, ExportError, Stopped)):
-            return _fail(error, 1)
-        if is_for_want_of_memory(error):
-            return _fail("out of memory; where there is a --batch-size, a smaller one needs less", 1)
-        raise
+        if "--traceback" in rest:
+            traceback.print_exc()
+        message, status = explain(error)
+        print(f"transnet: {message}", file=sys.stderr)
+        return status
+    finally:
+        console.rewrite = before
 
 
-def _unread(out: TextIO) -> bool:
-    """Whether it is a pipe that nobody reads any more."""
+def explain(error: BaseException) -> tuple[str, int]:
+    """Return the line to print for an error, with settings named as options, and the exit status."""
+    if isinstance(error, TransnetError):
+        field = f"{console.rewrite(f'`{error.field}`').strip('`')}: " if error.field else ""
+        return field + console.rewrite(error.message), 2
+    if isinstance(error, OperationError):
+        return console.rewrite(str(error)), 1
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 1
+    if _is_out_of_memory(error):
+        return console.rewrite("out of memory; a smaller `batch_size` or smaller images need less"), 1
+    if isinstance(error, PermissionError) and error.filename:
+        return f"{error.filename}: permission denied; give a file or folder that you may use", 1
+    if isinstance(error, OSError):
+        return str(error), 1
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message:.500} (add --traceback to see where it happened)", 1
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from transnet.train.device import is_for_want_of_memory
+
+    return is_for_want_of_memory(error)
+
+
+def _is_closed(out: TextIO) -> bool:
+    """Whether this is a pipe whose reader has ended."""
     try:
         poll = select.poll()
         poll.register(out.fileno(), select.POLLOUT)
-    except (AttributeError, OSError):  # a system without it, or no file
+    except (AttributeError, OSError):  # a system without poll, or not a file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _fail(error: Exception | str, status: int) -> int:
-    print(f"transnet: {error}", file=sys.stderr)
-    return status

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import tyro
 
+from transnet.cli.options import parse
+from transnet.errors import ConfigError
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -25,13 +28,13 @@ class Options:
     """Write the figures, run by run, to this file too."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Train the demo's runs and print their table."""
-    options = tyro.cli(Options, prog="transnet demo", args=list(arguments))
+    options = parse(Options, "demo", arguments)
     if options.seeds < 1:
-        raise ValueError(f"--seeds: {options.seeds} was given; at least 1 is needed")
+        raise ConfigError(f"{options.seeds} was given; at least 1 is needed", field="seeds")
     if options.json and (Path(options.json).is_dir() or not Path(options.json).absolute().parent.is_dir()):
-        raise ValueError(f"--json: {options.json} cannot be written; give a file in a folder that is there")
+        raise ConfigError(f"{options.json} cannot be written; give a file in a folder that is there", field="json")
     from transnet.study.demo import demo, summary
 
     out = Path(options.out) if options.out else None

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from transnet.cli.options import folder_for, made
+from transnet.cli.options import make_folder, output_folder, parse
+from transnet.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +40,12 @@ class Options:
     """Print JSON instead of a table."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the scores of runs."""
-    options = tyro.cli(Options, prog="transnet evaluate", args=list(arguments))
-    out = folder_for(options.out)
+    options = parse(Options, "evaluate", arguments)
+    out = output_folder(options.out)
     if out and not options.anytime:
-        raise ValueError(f"--out: {out} was given, where --anytime draws; add that, or leave it out")
+        raise ConfigError(f"{out} was given, but only `anytime` draws; add that, or leave it out", field="out")
     from transnet.train.class_report import imbalance_notes, print_classes, print_notes, zero_recall_notes
     from transnet.train.evaluate_runs import evaluate_runs
     from transnet.train.progress import print_anytime, print_scores
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     results = evaluate_runs(
         options.runs, data=options.data, split=options.split, device=options.device, anytime=options.anytime
     )
-    files = _draw(results, options.runs, made(out)) if out else []
+    files = _draw(results, options.runs, make_folder(out)) if out else []
     if files:
         print("drawn: " + ", ".join(str(file) for file in files), file=sys.stderr)
     split = {"test": "test", "val": "validation"}[options.split]

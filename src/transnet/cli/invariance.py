@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from transnet.cli.options import folder_for, made
+from transnet.cli.options import make_folder, output_folder, parse
 from transnet.errors import ConfigError
 
 
@@ -35,10 +35,10 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table, and draw the figures if a folder for them is given."""
-    options = tyro.cli(Options, prog="transnet invariance", args=list(arguments))
+    options = parse(Options, "invariance", arguments)
     if not options.runs:
         raise ConfigError("no run given; give the folder of a finished run", field="runs")
-    out = folder_for(options.out)
+    out = output_folder(options.out)
     from transnet import d4
     from transnet.report.kernels import compare, draw, print_comparison
     from transnet.runs.records import encode
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     comparison = compare(options.runs, group=options.group, measure=options.measure)
     content = json.dumps(encode(comparison), indent=1)
     if out:
-        made(out)
+        make_folder(out)
     if options.json:
         print(content)
     else:
@@ -66,6 +66,3 @@ def main(arguments: Sequence[str]) -> int:
         (out / "invariance.json").write_text(content)
         print("drawn: " + ", ".join(map(str, figures)), file=sys.stderr)
     return 0
-
-
-run = main

@@ -1,56 +1,86 @@
-"""Options that check themselves, read from the command line."""
+"""Options of the commands: frozen dataclasses that tyro turns into a parser."""
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
+
+from transnet import console
+from transnet.errors import FileError
 
 T = TypeVar("T")
 
 
-def checked(kind: type[T], prog: str, arguments: Sequence[str], **how: Any) -> T:
-    """The options of a dataclass whose ``__post_init__`` refuses what cannot work.
+def parse(kind: type[T], command: str, arguments: Sequence[str]) -> T:
+    """Read a dataclass from the command line. From then on, messages name its fields as options.
+
+    Args:
+        kind: the dataclass. Its ``__post_init__`` may raise.
+        command: for the help, such as ``train``.
+        arguments: what follows the command.
+    """
+    name_options(kind)
+    return kind(**read(kind, command, arguments))
+
+
+def read(
+    kind: type, command: str, arguments: Sequence[str], *, defaults: Mapping[str, object] | None = None,
+    shown: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Read a dataclass's fields from the command line, without its ``__post_init__``.
+
+    tyro would catch the errors of ``__post_init__`` and print them with the name of the class.
 
     Args:
         kind: the dataclass.
-        prog: the command, for its help.
-        arguments: what was given.
-        how: what else `tyro.cli` takes.
-
-    Raises:
-        ValueError: the dataclass's own.
+        command: for the help, such as ``train``.
+        arguments: what follows the command.
+        defaults: of every field, instead of the class's own.
+        shown: the only options to accept and to list in the help; all if empty.
     """
-    # Around an error of the class that it fills, tyro puts that class's name, which no user knows.
-    unchecked = type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "__post_init__": lambda _: None})
-    given: Any = tyro.cli(unchecked, prog=prog, args=list(arguments), **how)
-    return kind(**{field.name: getattr(given, field.name) for field in dataclasses.fields(given)})
+    hints = get_type_hints(kind, include_extras=True)
+    hidden = [field for field in dataclasses.fields(kind) if shown and field.name not in shown]
+    content: dict[str, object] = {field.name: field for field in hidden}
+    content["__annotations__"] = {field.name: Annotated[hints[field.name], tyro.conf.Suppress] for field in hidden}
+    content |= {"__doc__": kind.__doc__, "__module__": kind.__module__, "__post_init__": lambda _: None}
+    unchecked: Any = dataclasses.dataclass(frozen=True)(type(kind.__name__, (kind,), content))
+    default = {} if defaults is None else {"default": unchecked(**defaults)}
+    return vars(tyro.cli(unchecked, prog=f"transnet {command}", args=list(arguments), **default))
 
 
-def folder_for(out: str | None) -> Path | None:
-    """Where figures are to go; asked before the work begins, so that it is not done for nothing.
+def name_options(kind: type) -> None:
+    """Let messages show the dataclass's fields in backticks, such as ```val_fraction```, as options."""
+    hints = get_type_hints(kind, include_extras=True)
+    options = {name for name, hint in hints.items() if "Positional" not in str(hint)}
+
+    def option(match: re.Match[str]) -> str:
+        return "--" + match[1].replace("_", "-") if match[1] in options else match[0]
+
+    console.rewrite = lambda text: re.sub(r"`([a-z]\w*)`", option, text)
+
+
+def output_folder(out: str | None) -> Path | None:
+    """Check that a folder can be created, before the work begins.
 
     Raises:
-        ValueError: where a file is in the way.
+        FileError: if a file is in the way.
     """
     if not out:
         return None
     for path in (Path(out), *Path(out).absolute().parents):
-        if os.path.exists(path) and not os.path.isdir(path):  # what cannot be seen is not there: no errno of its own
-            raise ValueError(f"--out: {path} is a file; give a folder")
+        if os.path.exists(path) and not os.path.isdir(path):  # Path.exists raises in folders that may not be entered
+            raise FileError(f"{path} is a file; give a folder", field="out")
     return Path(out)
 
 
-def made(out: Path) -> Path:
-    """The folder, which is there now.
-
-    Raises:
-        ValueError: where it cannot be made.
-    """
+def make_folder(out: Path) -> Path:
+    """Create the folder and return it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"--out: {out} cannot be made ({error.strerror}); give another folder") from None
+        raise FileError(f"{out} cannot be created ({error.strerror}); give another folder", field="out") from None
     return out

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from transnet.cli.options import parse
 from transnet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ class Options:
     """cpu, cuda, cuda:1, or auto: a GPU if there is one."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print a line for each image."""
-    options = tyro.cli(Options, prog="transnet predict", args=list(arguments))
+    options = parse(Options, "predict", arguments)
     confidence = _confidence(options)
     from transnet.ship.predict import predict_files
 

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from transnet.cli.options import parse
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -27,9 +29,9 @@ class Options:
     """safetensors: weights under the model's own names. onnx: for ONNX Runtime. pt2: for torch.export."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Export, and print how closely the result agrees with the run."""
-    options = tyro.cli(Options, prog="transnet prune", args=list(arguments))
+    options = parse(Options, "prune", arguments)
     from transnet.ship.export import export_run
 
     written = export_run(options.run, options.out, head=options.head, format=options.format)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from transnet.cli.options import parse
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -23,11 +25,8 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the report and print its path."""
-    options = tyro.cli(Options, prog="transnet report", args=list(arguments))
+    options = parse(Options, "report", arguments)
     from transnet.report.page import write_report
 
     print(write_report(options.folder))
     return 0
-
-
-run = main

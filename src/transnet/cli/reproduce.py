@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-from transnet.cli.options import checked
+from transnet.cli.options import parse
 
 
-def run(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Carry out the study, say what it found, and print where its report lies."""
     from transnet.study.plan import Study
 
-    study = checked(Study, "transnet reproduce", arguments)
+    study = parse(Study, "reproduce", arguments)
     from transnet.study.reproduce import reproduce
 
     outcome, page = reproduce(study)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from transnet.cli.options import parse
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -30,9 +32,9 @@ class Options:
     """cpu, cuda, cuda:1, or auto: a GPU if there is one."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Serve until Ctrl-C."""
-    options = tyro.cli(Options, prog="transnet serve", args=list(arguments))
+    options = parse(Options, "serve", arguments)
     from transnet.ship.serve import serve
 
     serve(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4
+from transnet.errors import ModelError
 from transnet.folding.calls import Call, Pair
 from transnet.folding.layers import (
     Changes,
@@ -74,7 +75,7 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     model = copy.deepcopy(model)
     nested = next((name for name, m in model.named_modules() if name and hasattr(m, "fold_config")), None)
     if nested is not None:
-        raise ValueError(f"fold: layer {nested!r} is a folded network inside another; fold the plain one")
+        raise ModelError(f"fold: layer {nested!r} is a folded network inside another; fold the plain one")
     if hasattr(model, "fold_config"):
         t = d4.compose(_unfold(model, size), t)
     kernels = () if t == "r0" else _fold_checked(model, t, size)
@@ -88,7 +89,7 @@ def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
     plain = _check_copy(model)
     x, seen, want = _trace(plain, t, size)
     if not all(bool(y.isfinite().all()) for y in _tensors(want)):
-        raise ValueError("fold: the network's output on random input is not finite, so that a fold cannot be checked")
+        raise ModelError("fold: the network's output on random input is not finite, so that a fold cannot be checked")
     plan = _plan(plain, seen, t, size)
     folded = copy.deepcopy(plain)
     _apply(folded, *plan, t, size)
@@ -98,7 +99,7 @@ def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
     except RuntimeError:  # maps whose sizes no longer match
         exact = False
     if not exact:
-        raise ValueError(f"fold: {t} cannot be folded exactly into {find_culprit(plain, folded, x, t, seen)}")
+        raise ModelError(f"fold: {t} cannot be folded exactly into {find_culprit(plain, folded, x, t, seen)}")
     _apply(model, *plan, t, size)
     return plan[0]
 
@@ -123,7 +124,7 @@ def _plan(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str,
         known: dict[Any, Rewrite | None] = {}
         for key, change in itertools.chain(*folding.visits):
             if known.setdefault(key, change) != change:
-                raise ValueError(
+                raise ModelError(
                     f"fold: {t} cannot be folded exactly into {describe(plain, name)}: two calls of {key[0]} "
                     "look the same but would have to change differently; make them layers"
                 )
@@ -156,7 +157,7 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
     own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     found = [name for name, tensor in own if tensor.ndim == 4 and tensor.shape[-2:] == weight.shape[-2:]]
     if not found:
-        raise ValueError(
+        raise ModelError(
             f"fold: {describe(plain, owner)} computes its kernel from something that is not a "
             "kernel of its own; if that is a parametrization, remove it first "
             "(torch.nn.utils.parametrize.remove_parametrizations)"
@@ -197,7 +198,7 @@ def _unfold(model: nn.Module, size: Pair) -> str:
     config: dict[str, Any] = model.fold_config  # type: ignore[assignment]
     if config["image_size"] != list(size):
         known = _times(config["image_size"])
-        raise ValueError(f"fold: image_size {_times(size)}, but the network is already folded for {known}")
+        raise ModelError(f"fold: image_size {_times(size)}, but the network is already folded for {known}")
     _turn_kernels(model, model.fold_kernels, config["transform"])  # type: ignore[arg-type]
     for module in model.modules():
         if isinstance(module, Folded):
@@ -233,7 +234,7 @@ def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace, Any]:
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             failed = failed or error
     message = str(failed) or type(failed).__name__
-    raise ValueError(f"fold: the network does not run on {first}×{_times(size)} images: {message}") from failed
+    raise ModelError(f"fold: the network does not run on {first}×{_times(size)} images: {message}") from failed
 
 
 def _tensors(output: Any) -> list[Tensor]:
@@ -246,7 +247,7 @@ def _tensors(output: Any) -> list[Tensor]:
 def _element(t: str) -> str:
     names = d4.parse(t)
     if len(names) != 1:
-        raise ValueError(f"fold: {t!r} names {len(names)} elements; give one of {' '.join(d4.NAMES)}")
+        raise ModelError(f"fold: {t!r} names {len(names)} elements; give one of {' '.join(d4.NAMES)}")
     return names[0]
 
 
@@ -257,9 +258,9 @@ def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
     except (TypeError, ValueError):
         height = width = 0
     if height < 1 or width < 1 or isinstance(image_size, bool):
-        raise ValueError(f"fold: image_size {image_size!r}; give the side of square images, or (height, width)")
+        raise ModelError(f"fold: image_size {image_size!r}; give the side of square images, or (height, width)")
     if height != width and d4.swaps_sides(t):
-        raise ValueError(f"fold: image_size {height}×{width}: {t} exchanges the sides and needs square images")
+        raise ModelError(f"fold: image_size {height}×{width}: {t} exchanges the sides and needs square images")
     return height, width
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from transnet.errors import ModelError
 from transnet.folding.calls import Pair, map_size, read_call
 from transnet.folding.windows import Pads, Rewrite
 
@@ -70,7 +71,7 @@ def check_size(x: Any, sizes: tuple[Pair, ...], purpose: str) -> Tensor:
             tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
             return x.unflatten(-2, size[:1]).unflatten(-1, size[1:]) if tracing else x
     known = " or ".join(f"{h}×{w}" for h, w in sizes)
-    raise ValueError(
+    raise ModelError(
         f"{purpose}; a layer that then gets {known} pixels got {given[0]}×{given[1]}; "
         "fold the plain network again with the new image_size"
     )

@@ -17,9 +17,9 @@ from transnet.report.paper import title_of
 from transnet.report.plot_style import Figure
 from transnet.report.table_format import EMPTY, Cell, Table
 from transnet.report.tables import accuracy_tables, differences_table, summary_table
-from transnet.runs.config import to_dict
 from transnet.runs.files import write_atomically
 from transnet.runs.provenance import command_elsewhere
+from transnet.runs.records import encode
 from transnet.study.results import FinishedRun, Series, read_runs
 
 FIGURES = (ensembles, generalization, kernels)
@@ -121,7 +121,7 @@ def _render(sections: list[Section]) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     pages.globals |= {
-        "title_of": title_of, "curves_of": curves_of, "settings_of": lambda run: to_dict(run.settings),
+        "title_of": title_of, "curves_of": curves_of, "settings_of": lambda run: encode(run.settings),
         "command_of": lambda run: command_elsewhere(run.settings, run.name),
     }  # fmt: skip
     pages.filters["download"] = lambda text, kind: f"data:text/{kind};charset=utf-8,{urllib.parse.quote(text)}"

@@ -18,12 +18,13 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
+from transnet.errors import OperationError
 from transnet.runs.files import sha256, write_atomically, write_tensors
 
 KEPT = 2
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(OperationError):
     """A checkpoint that cannot be written or read; the message says which is the last good one."""
 
 

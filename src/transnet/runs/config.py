@@ -1,19 +1,27 @@
-"""A run's settings: one frozen dataclass is the command line, the run's ``config.json`` and the trainer's argument."""
+"""A run's settings: one dataclass is the command line, the content of ``config.json`` and the trainer's argument."""
 
 import dataclasses
-import json
-import math
 import os
-import types
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
 import tyro
+from msgspec import Meta
 
-from transnet.errors import ConfigError
+from transnet.errors import ConfigError, FileError
+from transnet.runs.files import read_json
 
 LARGEST_SIDE = 1024  # of the images that a network sees
+_LARGEST = 2**63 - 1  # of a seed; no other number gets near it, but infinity is refused
+
+Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
+Number = Annotated[int, Meta(ge=0, le=_LARGEST)]
+Weight = Annotated[float, Meta(ge=0, le=1e12)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -29,123 +37,125 @@ class TrainConfig:
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
     """A data set's name, a folder or an .npz file."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")]
-    """Folder of the run; made anew."""
+    """New folder for the run."""
     model: str | None = None
-    """Backbone: resnet18-cifar, resnet8-small, …, timm:NAME or torchvision:NAME. None: the data set's default."""
+    """Network: resnet18-cifar, resnet8-small, …, timm:NAME or torchvision:NAME. None: depends on the data."""
     transforms: str = "r0,r1"
-    """One head each, comma-separated, of r0 r1 r2 r3 m0 m1 m2 m3. r0 alone is the base classifier."""
+    """One head for each of these transforms, comma-separated, from r0 r1 r2 r3 m0 m1 m2 m3. r0 alone: the baseline."""
     recipe: Literal["fast", "paper"] = "fast"
-    """Where the other defaults come from: fast (one-cycle), or paper (the paper's appendix A). They also depend on the
-    data: `transnet train DATA --help` shows them."""
-    seed: int = 0
-    """Decides initial weights, data order and augmentation."""
-    epochs: int = 60
+    """Source of the other defaults: fast (one-cycle) or paper (the paper's appendix A). They also depend on the data:
+    `transnet train DATA --help` shows them."""
+    seed: Number = 0
+    """Determines the initial weights, the order of the data and the augmentation."""
+    epochs: Count = 60
     """Passes over the training set."""
-    batch_size: int = 128
-    """Images a step, over all processes; each counts once per transform in the network."""
-    lr: float = 0.1
+    batch_size: Count = 128
+    """Images per step, over all processes. The network sees each of them once per transform."""
+    lr: Weight = 0.1
     """Highest learning rate."""
     schedule: Literal["onecycle", "steps"] = "onecycle"
-    """onecycle: up, then down to zero. steps: divided by 10 at each milestone."""
-    warmup: float = 0.2
-    """onecycle: share of the run in which the learning rate rises."""
+    """onecycle: the learning rate rises and then falls to zero. steps: it is divided by 10 at each milestone."""
+    warmup: Share = 0.2
+    """With onecycle: fraction of the run in which the learning rate rises."""
     milestones: str = "0.5,0.75"
-    """steps: shares of the run after which the learning rate falls."""
-    momentum: float = 0.9
-    """Of SGD."""
+    """With steps: fractions of the run after which the learning rate falls."""
+    momentum: Share = 0.9
+    """Momentum of SGD."""
     nesterov: bool = True
-    """Nesterov's momentum."""
-    weight_decay: float = 5e-4
-    """On all parameters."""
-    label_smoothing: float = 0.0
-    """Share of each target spread over all classes."""
-    mixup: float = 0.0
-    """α of mixup, 0 for none."""
-    cutmix: float = 0.0
-    """α of CutMix, 0 for none."""
-    invariance_weight: float = 0.0
+    """Use Nesterov's momentum."""
+    weight_decay: Weight = 5e-4
+    """Weight decay, on all parameters."""
+    label_smoothing: Share = 0.0
+    """Fraction of each target that is spread over all classes."""
+    mixup: Weight = 0.0
+    """Alpha of mixup; 0 for none."""
+    cutmix: Weight = 0.0
+    """Alpha of CutMix; 0 for none."""
+    invariance_weight: Weight = 0.0
     """Weight of a penalty on kernels that rotations by 90° change (see `transnet invariance`)."""
-    distillation: float = 0.0
-    """Weight of a term that teaches the identity head what all heads together say."""
-    label_augmentation: float = 0.0
-    """Weight of a term by which the heads also tell the transforms apart: 1 is self-supervised label augmentation."""
+    distillation: Weight = 0.0
+    """Weight of the self-distillation term, which pulls the identity head towards the mean of all heads."""
+    label_augmentation: Weight = 0.0
+    """Weight of a term that makes the heads also predict the transform. 1: self-supervised label augmentation."""
     heads: Literal["separate", "shared"] = "separate"
-    """shared: one head under all transforms (the paper's "Algorithm only")."""
+    """separate: one head per transform. shared: one head for all transforms (the paper's "Algorithm only")."""
     bn: Literal["joint", "separate"] = "joint"
-    """Batch-norm statistics over all copies of a batch, or per transform."""
+    """Batch-norm statistics over all copies of a batch (joint), or per transform (separate)."""
     init: Literal["fresh", "copy"] = "fresh"
-    """Heads drawn anew, or each a copy of the model's own."""
+    """How to initialise the heads: randomly (fresh), or as copies of the model's own head (copy)."""
     pretrained: bool = False
-    """Start from the library's weights (timm: and torchvision: models)."""
-    image_size: int | None = None
-    """Side of the images the network sees. None: the data set's own."""
+    """Start from pretrained weights (timm: and torchvision: models)."""
+    image_size: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)] | None = None
+    """Side of the square that the network sees, in pixels. None: depends on the data."""
     flip: bool | None = None
-    """Mirror images left-right in training, and test with and without. None: as the data set is defined."""
-    pad: int | None = None
-    """Pixels to pad by before the random crop. None: as the data set is defined."""
-    val_fraction: float = 0.0
-    """Share of the training set to cut off, stratified, for choices that must not see the test set."""
-    train_fraction: float = 1.0
-    """Share of the training images to use, stratified: to see what fewer images would do."""
+    """Flip images horizontally in training, and test with and without flip TTA. None: depends on the data."""
+    pad: Number | None = None
+    """Pixels of padding before the random crop. None: depends on the data."""
+    val_fraction: Share = 0.0
+    """Fraction of the training set to use for validation, stratified by class: for choices that must not see the test
+    set."""
+    train_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Fraction of the training images to use, stratified by class."""
     label_column: str | None = None
-    """Parquet shards: the column of labels, where it is not found."""
+    """Parquet shards: the column of labels, if it is not found automatically."""
     on_bad_image: Literal["stop", "skip"] = "stop"
-    """A damaged image stops the run before it trains, or is left out and counted."""
+    """What to do with a damaged image: stop before training, or skip and count it."""
     storage: Literal["auto", "resident", "stream"] = "auto"
-    """Images in device memory, or decoded while training. auto: resident where they fit."""
-    workers: int = 4
-    """Processes that decode, where images are streamed."""
+    """Keep the images in device memory (resident), or decode them during training (stream). auto: resident if they
+    fit."""
+    workers: Number = 4
+    """Processes that decode streamed images."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, … auto: a GPU where there is one."""
+    """cpu, cuda, cuda:1, … auto: a GPU if there is one."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """auto: bf16 on a GPU that has it."""
+    """auto: bf16 on a GPU that supports it, and fp32 otherwise."""
     channels_last: bool = True
-    """Memory format on a GPU."""
+    """Use the channels-last memory format on a GPU."""
     compile: bool = True
-    """torch.compile on a GPU."""
+    """Use torch.compile on a GPU."""
     cuda_graph: bool = True
-    """The whole step as one CUDA graph."""
+    """Capture the whole step as one CUDA graph."""
     deterministic: bool = False
-    """Bit-identical repetition on a GPU, at some speed. On a CPU it always is."""
+    """Make runs on a GPU bit-identical, which is slower. Runs on a CPU always are."""
     sync_bn: bool = False
-    """Batch-norm statistics over all processes (GPUs only)."""
-    evaluate_every: int = 1
-    """Epochs between looks at the validation and test set, for the curves; 0: at the end only. Nothing is selected."""
-    checkpoint_every: int = 0
-    """Epochs between checkpoints. 0: as often as costs under 2 % of the time."""
+    """Compute batch-norm statistics over all processes (GPUs only)."""
+    evaluate_every: Number = 1
+    """Epochs between evaluations for the learning curves. 0: only at the end. Nothing is selected by them."""
+    checkpoint_every: Number = 0
+    """Epochs between checkpoints. 0: as often as possible within 2 % of the time."""
     tensorboard: bool = True
-    """Write curves for TensorBoard, where it is installed."""
+    """Write TensorBoard curves if TensorBoard is installed."""
     resume: bool = False
-    """Go on from the last checkpoint in --out; starts anew where there is none."""
+    """Resume from the last checkpoint in --out, or start from the beginning if there is none."""
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(TrainConfig).items():
-            _check_kind(name, getattr(self, name), hint)
-        least = {"epochs": 1, "batch_size": 1, "image_size": 1, "pad": 0, "workers": 0, "evaluate_every": 0, "seed": 0}
-        for name, low in least.items():
-            if getattr(self, name) is not None and getattr(self, name) < low:
-                raise ConfigError(f"{getattr(self, name)} was given; at least {low} is needed", field=name)
-        if self.image_size is not None and self.image_size > LARGEST_SIDE:
-            raise ConfigError(f"{self.image_size} was given; {LARGEST_SIDE} is the most", field="image_size")
-        weights = ("weight_decay", "invariance_weight", "distillation", "label_augmentation")
-        for name in ("lr", "mixup", "cutmix", "checkpoint_every", *weights):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{getattr(self, name)} was given; 0 or more is needed", field=name)
-        for name in ("val_fraction", "label_smoothing", "warmup", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{getattr(self, name)} was given; 0 or more and under 1 is needed", field=name)
-        if not 0 < self.train_fraction <= 1:
-            raise ConfigError(
-                f"{self.train_fraction} was given; more than 0, up to 1 is needed", field="train_fraction"
-            )
+        for name, hint in _hints().items():
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, hint)
+            except msgspec.ValidationError as error:
+                reason = str(error).replace("`", "").replace("Expected", "expected")
+                if known := [option for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal
+                             for option in get_args(kind)]:  # fmt: skip
+                    reason = f"known are {' '.join(known)}"
+                raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
         try:
-            shares = self.milestone_shares
+            valid = all(0 < share < 1 for share in self.milestone_shares)
         except ValueError:
-            shares = (2.0,)
-        if any(not 0 < share < 1 for share in shares):
-            raise ConfigError(
-                f"{self.milestones!r} was given; shares of the run are needed: 0.5,0.75", field="milestones"
-            )
+            valid = False
+        if not valid:
+            raise ConfigError(f"{self.milestones!r} was given; expected fractions such as 0.5,0.75", field="milestones")
+
+    @classmethod
+    def for_data(cls, data: str, out: str, *, recipe: str = "fast", **settings: Any) -> "TrainConfig":
+        """Return a recipe's settings for a data set, with changes, as `transnet train` does.
+
+        The constructor does not do this: it uses the plain defaults, and its ``recipe`` only records where the
+        settings came from.
+        """
+        from transnet.runs import recipes
+
+        return from_dict({**recipes.settings(recipe, data), "data": data, "out": out, **settings})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -158,9 +168,14 @@ class TrainConfig:
         return tuple(float(part) for part in self.milestones.split(",") if part.strip())
 
 
-# What decides where and how fast a run goes, but not what it computes: a resumed run may change it.
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(TrainConfig, include_extras=True)
+
+
+# These decide where and how fast a run trains, but not its result: a resumed run may change them.
 FREE = {"out", "resume", "device", "workers", "storage", "evaluate_every", "checkpoint_every", "tensorboard"}
-# What may differ in rounding only.
+# These change the result by rounding only.
 FREE |= {"compile", "cuda_graph", "channels_last"}
 
 
@@ -177,70 +192,37 @@ def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
 
     return [
         f"`{field.name}`: {getattr(before, field.name)!r} before, {getattr(now, field.name)!r} now"
-        for field in dataclasses.fields(now)
+        for field in dataclasses.fields(TrainConfig)
         if field.name not in FREE and not same(field.name)
     ]
 
 
 def data_name(data: str) -> str:
-    """What data is called wherever it lies: its name, or the last part of its path."""
+    """Return the name of data wherever it is: a data set's name, or the last part of a path."""
     return Path(os.path.abspath(os.path.expanduser(data))).name
 
 
-def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """As it stands in ``config.json``."""
-    return dataclasses.asdict(config)
-
-
-def from_dict(settings: dict[str, Any]) -> TrainConfig:
-    """Read what `to_dict` wrote; unknown settings are an error that names them."""
+def from_dict(settings: Mapping[str, Any]) -> TrainConfig:
+    """Build a config from settings by name; an unknown one is an error."""
     known = {field.name for field in dataclasses.fields(TrainConfig)}
     if unknown := sorted(set(settings) - known):
-        raise ConfigError(f"config: unknown settings {', '.join(unknown)}")
+        raise ConfigError(f"unknown settings {', '.join(unknown)}; known are {' '.join(sorted(known))}")
     if missing := sorted({"data", "out"} - set(settings)):
-        raise ConfigError(f"config: {', '.join(missing)} missing")
+        raise ConfigError(f"{' and '.join(missing)} missing")
     return TrainConfig(**settings)
 
 
-def configured(data: str, out: str, *, recipe: str = "fast", **given: Any) -> TrainConfig:
-    """A recipe's settings for a data set, with changes: what `transnet train` makes of its options.
-
-    A `TrainConfig` made directly has the plain defaults, whatever its ``recipe`` says.
-    """
-    from transnet.runs import recipes
-
-    name = data if isinstance(data, str) else ""
-    return from_dict({**recipes.settings(recipe, name), "data": data, "out": out, **given})
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a run's ``config.json``."""
+def read_config(path: str | Path) -> TrainConfig:
+    """Read the settings in a run's ``config.json``, given the file."""
+    path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; give {path / 'config.json'}", field="config")
     try:
-        content = json.loads(path.read_text())
-        settings = content["train"]
+        settings = read_json(path, "give a run's config.json").get("train")
         if not isinstance(settings, dict):
-            raise KeyError("train")
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; give a run's config.json", field="config") from None
-    except IsADirectoryError:
-        raise ConfigError(
-            f"{path} is a folder; give the file {path / 'config.json'} of a run", field="config"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a run's config.json ({error})", field="config") from None
-    return settings
-
-
-def _check_kind(name: str, value: Any, hint: Any) -> None:
-    """The command line gives every setting its type; Python code and an edited ``config.json`` may not."""
-    if value is tyro.MISSING:
-        return
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise ConfigError(f"unknown {value!r}; known are {' '.join(get_args(hint))}", field=name)
-        return
-    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    wide = (*kinds, int) if float in kinds else kinds
-    if not isinstance(value, wide) or (isinstance(value, bool) and bool not in kinds):
-        wanted = " or ".join("None" if kind is types.NoneType else kind.__name__ for kind in kinds)
-        raise ConfigError(f"{value!r} was given; {wanted} is needed", field=name)
+            raise FileError(f"{path} is not a run's config.json: it has no entry 'train'")
+        return from_dict(settings)
+    except FileError as error:
+        raise ConfigError(error.message, field="config") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be used: {error}", field="config") from None

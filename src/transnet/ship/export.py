@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet.console import first_line
-from transnet.errors import ConfigError, DataError, FileError
+from transnet.errors import ConfigError, DataError, FileError, OperationError
 from transnet.model import TransNet
 from transnet.runs.description import PREPROCESSING, Description
 from transnet.runs.files import write_atomically, write_tensors
@@ -39,7 +39,7 @@ TOLERANCE = 1e-4  # of the largest logit: differences from the order of float32 
 _IMAGES = 64
 
 
-class ExportError(RuntimeError):
+class ExportError(OperationError):
     """A model could not be written such that it gives the same outputs. No file is left behind."""
 
 

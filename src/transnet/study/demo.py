@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from transnet.console import counted, say
-from transnet.runs.config import TrainConfig, configured
+from transnet.runs.config import TrainConfig
 from transnet.runs.records import encode
 from transnet.study.plan import KINDS as STUDIED
 from transnet.study.statistics import difference, mean_and_error
@@ -78,7 +78,7 @@ def _runs(folder: Path, seeds: int, train_fraction: float, epochs: int) -> list[
 
 
 def _config(out: Path, transforms: str, seed: int, train_fraction: float, epochs: int) -> TrainConfig:
-    return configured(
+    return TrainConfig.for_data(
         "digits", str(out), transforms=transforms, seed=seed, train_fraction=train_fraction, epochs=epochs,
         evaluate_every=0, tensorboard=False, device="cpu", resume=True,
     )  # fmt: skip

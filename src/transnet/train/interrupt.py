@@ -5,9 +5,11 @@ import threading
 from types import FrameType
 from typing import Any
 
+from transnet.errors import OperationError
 
-class Stopped(Exception):
-    """The user stopped the run; the message says how to go on."""
+
+class Stopped(OperationError):
+    """Raised after the user stopped the run. The message says how to continue."""
 
 
 class Interrupt:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from transnet.console import counted, say
-from transnet.errors import ConfigError
+from transnet.errors import ConfigError, OperationError
 from transnet.runs import checkpoint
 from transnet.runs.records import RunSettings, decode, encode
 from transnet.train.device import device_name, is_for_want_of_memory
@@ -22,7 +22,7 @@ from transnet.train.progress import loss_text
 from transnet.train.setup import Prepared
 
 
-class TrainingError(RuntimeError):
+class TrainingError(OperationError):
     """Training cannot go on; the message says where it stood and what to try."""
 
 

@@ -4,7 +4,7 @@ import torch
 
 from transnet import d4
 from transnet.data import DataSet
-from transnet.runs.config import TrainConfig, configured
+from transnet.runs.config import TrainConfig
 from transnet.train.class_report import imbalance_notes
 
 _USUAL_SIDE = 224  # of the images that torchvision's models are made for
@@ -36,7 +36,7 @@ def of_settings(config: TrainConfig, data: DataSet) -> list[str]:
     said = []
     if config.batch_size > len(data.train):
         said.append(f"note: --batch-size {config.batch_size} is more than all training images: an epoch is one step")
-    if config.pretrained and config.lr == configured(config.data, config.out, recipe=config.recipe).lr:
+    if config.pretrained and config.lr == TrainConfig.for_data(config.data, config.out, recipe=config.recipe).lr:
         said.append(
             f"note: --lr {config.lr:g} is the recipe's, for training from nothing; from pretrained weights less is "
             "usual, such as --lr 0.01"

@@ -197,11 +197,11 @@ def test_a_file_in_place_of_its_runs_folder_names_the_folder(t2, tmp_path, capsy
             assert capsys.readouterr().err == f"transnet: {t2 / name} is a file; give its folder, {t2}\n"
 
 
-def test_prune_does_not_take_the_folder_it_stands_in(t2, tmp_path, monkeypatch, capsys):
+def test_prune_refuses_the_current_folder(t2, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for out in (".", "", str(tmp_path)):
         assert main(["prune", str(t2), "--out", out]) == 2
-        assert f"--out: {tmp_path} is the folder you are in" in capsys.readouterr().err
+        assert f"--out: {tmp_path} is the current folder" in capsys.readouterr().err
 
 
 def test_the_output_folder_is_checked_before_the_work(t2, tmp_path, capsys):

@@ -58,13 +58,14 @@ PLANS = {
     ),
 }
 COLUMNS = (
-    "model", "accuracy %", "n", "to baseline", "to baseline at equal training compute", "paper %", "ours − paper",
-    "training passes", "passes per image", "parameters",
+    "model", "accuracy %", "n", "to baseline", "at equal compute", "paper %", "ours − paper", "training passes",
+    "passes per image", "parameters",
 )  # fmt: skip
 NOTES = (
     "Mean ± standard error over n seeds; differences in points with Welch's 95 % interval. A difference whose interval "
     "contains zero is not significant.",
-    "Baseline at equal training compute (baseline, m× epochs): the baseline with as many training passes as m heads.",
+    "At equal compute: difference to the baseline at equal training compute (baseline, m× epochs), which has as many "
+    "training passes as m heads.",
     NO_SPREAD + " Bold: significantly ahead of the second best.",
 )
 
@@ -255,13 +256,16 @@ def summary_table(series: Series) -> Table | None:
     found: dict[str, list[Cell]] = {}
     for flip in flips:
         test = "flip TTA" if flip else "image alone"
-        columns += [f"to baseline, {test}", f"to baseline at equal training compute, {test}"]
+        columns += [f"to baseline, {test}", f"at equal compute, {test}"]
         rows = {row.name: row for key in ("pruned", "full", "taught") for row in rows_of(series, key, flip)}
         for name, row in rows.items():
             if not name.startswith("baseline"):
                 found.setdefault(name, []).extend(_judged(gap) for gap in (row.to_baseline, row.to_longer))
     rows_ = tuple((cells.text(name), *judged) for name, judged in found.items())
-    note = "Ahead or behind: the 95 % interval of the difference excludes zero. The tables below have the intervals."
+    note = (
+        "Ahead or behind: the 95 % interval of the difference excludes zero. At equal compute: compared with the "
+        "baseline at equal training compute."
+    )
     table = Table("summary", "Gains in points of accuracy", tuple(columns), rows_, (note,))
     return table.without_empty_columns() if rows_ else None
 

@@ -1,7 +1,7 @@
 """Fold a transform of D4 into a network's weights: Prop. 1 of the paper, made exact.
 
 The paper compiles t into the weights by turning every kernel: h_θ(t(x)) = h_{t⁻¹(θ)}(x). This holds if the strides
-fit the sizes. Otherwise the windows of strided layers have to move as well (``fold_windows``). ``fold`` does both
+fit the sizes. Otherwise the windows of strided layers have to move as well (see ``windows.py``). ``fold`` does both
 for one image size and checks the result.
 
     >>> folded = fold(model, "r1", image_size=32)      # folded(x) == model(r1(x))
@@ -21,17 +21,19 @@ from transnet import d4
 from transnet.errors import ModelError
 from transnet.folding.calls import Call, Pair
 from transnet.folding.layers import (
-    Changes,
+    Calls,
     Folded,
     FoldedCalls,
     FoldedLayer,
     FoldedUncompiledCalls,
-    Folding,
+    LayerChange,
     replace_class,
     restore_class,
 )
 from transnet.folding.trace import Trace, Visit, describe, find_culprit, same, trace
-from transnet.folding.windows import REVERSED, Rewrite, rewrite
+from transnet.folding.windows import REVERSED, MovedCall, move_call
+
+LayerChanges = dict[str, LayerChange]
 
 # These layers become folded layers. In any other module, the calls of convolution and pooling functions are replaced.
 _LAYERS = {
@@ -66,16 +68,16 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
         A new network of the same class, dtype, device and mode.
 
     Raises:
-        ValueError: if t cannot be folded exactly. The message names the layer and the reason.
+        ModelError: if t cannot be folded exactly. The message names the layer and the reason.
     """
     t = _element(t)
     if not isinstance(model, nn.Module):
-        raise TypeError(f"fold: model is {type(model).__name__}; an nn.Module is needed")
+        raise TypeError(f"model: {type(model).__name__} was given; an nn.Module is needed")
     size = _image_size(image_size, t)
     model = copy.deepcopy(model)
     nested = next((name for name, m in model.named_modules() if name and hasattr(m, "fold_config")), None)
     if nested is not None:
-        raise ModelError(f"fold: layer {nested!r} is a folded network inside another; fold the plain one")
+        raise ModelError(f"layer {nested!r} is a folded network inside another; fold the plain one")
     if hasattr(model, "fold_config"):
         t = d4.compose(_unfold(model, size), t)
     kernels = () if t == "r0" else _fold_checked(model, t, size)
@@ -89,53 +91,50 @@ def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
     plain = _check_copy(model)
     x, seen, want = _trace(plain, t, size)
     if not all(bool(y.isfinite().all()) for y in _tensors(want)):
-        raise ModelError("fold: the network's output on random input is not finite, so that a fold cannot be checked")
-    plan = _plan(plain, seen, t, size)
+        raise ModelError("the network's output on random images is not finite, so that a fold cannot be checked")
+    kernels, layers = _find_changes(plain, seen, t, size)
     folded = copy.deepcopy(plain)
-    _apply(folded, *plan, t, size)
+    _change(folded, kernels, layers, t, size)
     try:
         with torch.no_grad():
             exact = all(same(got, y) for got, y in zip(_tensors(folded(x)), _tensors(want), strict=True))
     except RuntimeError:  # maps whose sizes no longer match
         exact = False
     if not exact:
-        raise ModelError(f"fold: {t} cannot be folded exactly into {find_culprit(plain, folded, x, t, seen)}")
-    _apply(model, *plan, t, size)
-    return plan[0]
+        raise ModelError(f"{t} cannot be folded exactly into {find_culprit(plain, folded, x, t, seen)}")
+    _change(model, kernels, layers, t, size)
+    return kernels
 
 
-Layers = dict[str, Folding]
-
-
-def _plan(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str, ...], Layers]:
-    """Return the names of the kernels to turn, and the modules to change: those that move windows, and the entry."""
+def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str, ...], LayerChanges]:
+    """Return the names of the kernels to turn, and the layers to change: those that move windows, and the first."""
     stored = {id(tensor): name for name, tensor in [*plain.named_parameters(), *plain.named_buffers()]}
     kernels: dict[str, None] = {}
-    layers: Layers = {}
+    layers: LayerChanges = {}
     for visit in seen.visits:
-        for call, _ in visit.calls:
-            kernels.update(dict.fromkeys(_kernels(plain, visit.name, call, stored)))
-        mixin, changes = _move_windows(plain, visit, t)
+        for plain_call, _ in visit.calls:
+            kernels.update(dict.fromkeys(_kernels(plain, visit.name, plain_call, stored)))
+        mixin, calls = _move_windows(plain, visit, t)
         # The maps of a module with code of its own may have their channels last, so that their size is not checked.
         sizes = _sizes(seen, visit.name, t) if mixin is FoldedLayer else ()
-        layers.setdefault(visit.name, Folding(mixin, [], sizes)).visits.append(changes)
-    moved: Layers = {}
-    for name, folding in layers.items():
-        known: dict[Any, Rewrite | None] = {}
-        for key, change in itertools.chain(*folding.visits):
-            if known.setdefault(key, change) != change:
+        layers.setdefault(visit.name, LayerChange(mixin, [], sizes)).visits.append(calls)
+    moved: LayerChanges = {}
+    for name, change in layers.items():
+        known: dict[Any, MovedCall | None] = {}
+        for key, call in itertools.chain(*change.visits):
+            if known.setdefault(key, call) != call:
                 raise ModelError(
-                    f"fold: {t} cannot be folded exactly into {describe(plain, name)}: two calls of {key[0]} "
+                    f"{t} cannot be folded exactly into {describe(plain, name)}: two calls of {key[0]} "
                     "look the same but would have to change differently; make them layers"
                 )
-        pads = any(key[0] == "pad" for key, change in known.items() if change is not None)
+        pads = any(key[0] == "pad" for key, call in known.items() if call is not None)
         if any(known.values()):
-            moved[name] = replace(folding, mixin=FoldedUncompiledCalls) if pads else folding
+            moved[name] = replace(change, mixin=FoldedUncompiledCalls) if pads else change
     if any(REVERSED[t]):
         # Even if no window moves at this size, windows may have to move at another one.
         sizes = _sizes(seen, seen.entry, t)
         entry = seen.entry if sizes else ""
-        moved[entry] = replace(moved.get(entry, Folding(Folded, [], ())), sizes=sizes or (size,))
+        moved[entry] = replace(moved.get(entry, LayerChange(Folded, [], ())), sizes=sizes or (size,))
     return tuple(kernels), moved
 
 
@@ -158,31 +157,30 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
     found = [name for name, tensor in own if tensor.ndim == 4 and tensor.shape[-2:] == weight.shape[-2:]]
     if not found:
         raise ModelError(
-            f"fold: {describe(plain, owner)} computes its kernel from something that is not a "
-            "kernel of its own; if that is a parametrization, remove it first "
-            "(torch.nn.utils.parametrize.remove_parametrizations)"
+            f"{describe(plain, owner)} computes its kernel from something other than a stored kernel; if that is a "
+            "parametrization, remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
         )
     return [f"{owner}.{name}" if owner else name for name in found]
 
 
-def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], Changes]:
-    """Return the changes of one visit of a module, and the base class that carries them out."""
+def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], Calls]:
+    """Return the moved calls of one visit of a module, and the base class that makes them."""
     module = plain.get_submodule(visit.name)
     if (type(module).__module__, type(module).__name__) in _LAYERS and visit.size is not None and visit.calls:
         *before, (call, out) = visit.calls
         outer = before[0][0] if before else None
-        return FoldedLayer, [(_turned(visit.size, t), rewrite(call, out, t, outer))]
+        return FoldedLayer, [(_turned(visit.size, t), move_call(call, out, t, outer))]
     return FoldedCalls, [
-        (replace(call, size=_turned(call.size, t)).key, rewrite(call, out, t)) for call, out in visit.calls
+        (replace(call, size=_turned(call.size, t)).key, move_call(call, out, t)) for call, out in visit.calls
     ]
 
 
-def _apply(model: nn.Module, kernels: Sequence[str], layers: Layers, t: str, size: Pair) -> None:
+def _change(model: nn.Module, kernels: Sequence[str], layers: LayerChanges, t: str, size: Pair) -> None:
     _turn_kernels(model, kernels, d4.inverse(t))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     purpose = f"{t} is folded into this network for {_times(size)} images"
-    for name, folding in layers.items():
-        replace_class(model.get_submodule(name), folding, purpose, device)
+    for name, change in layers.items():
+        replace_class(model.get_submodule(name), change, purpose, device)
 
 
 def _turn_kernels(model: nn.Module, names: Sequence[str], t: str) -> None:
@@ -198,7 +196,7 @@ def _unfold(model: nn.Module, size: Pair) -> str:
     config: dict[str, Any] = model.fold_config  # type: ignore[assignment]
     if config["image_size"] != list(size):
         known = _times(config["image_size"])
-        raise ModelError(f"fold: image_size {_times(size)}, but the network is already folded for {known}")
+        raise ModelError(f"{_times(size)} was given, but the network is already folded for {known}", field="image_size")
     _turn_kernels(model, model.fold_kernels, config["transform"])  # type: ignore[arg-type]
     for module in model.modules():
         if isinstance(module, Folded):
@@ -234,7 +232,7 @@ def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace, Any]:
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             failed = failed or error
     message = str(failed) or type(failed).__name__
-    raise ModelError(f"fold: the network does not run on {first}×{_times(size)} images: {message}") from failed
+    raise ModelError(f"the network does not run on {first}×{_times(size)} images: {message}") from failed
 
 
 def _tensors(output: Any) -> list[Tensor]:
@@ -247,7 +245,7 @@ def _tensors(output: Any) -> list[Tensor]:
 def _element(t: str) -> str:
     names = d4.parse(t)
     if len(names) != 1:
-        raise ModelError(f"fold: {t!r} names {len(names)} elements; give one of {' '.join(d4.NAMES)}")
+        raise ModelError(f"{t!r} names {len(names)} elements; give one of {' '.join(d4.NAMES)}", field="t")
     return names[0]
 
 
@@ -258,9 +256,13 @@ def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
     except (TypeError, ValueError):
         height = width = 0
     if height < 1 or width < 1 or isinstance(image_size, bool):
-        raise ModelError(f"fold: image_size {image_size!r}; give the side of square images, or (height, width)")
+        raise ModelError(
+            f"{image_size!r} was given; give the side of square images, or (height, width)", field="image_size"
+        )
     if height != width and d4.swaps_sides(t):
-        raise ModelError(f"fold: image_size {height}×{width}: {t} exchanges the sides and needs square images")
+        raise ModelError(
+            f"{height}×{width} was given; {t} swaps height and width, so it needs square images", field="image_size"
+        )
     return height, width
 
 

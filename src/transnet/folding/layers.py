@@ -21,12 +21,12 @@ from torch.overrides import TorchFunctionMode
 
 from transnet.errors import ModelError
 from transnet.folding.calls import Pair, map_size, read_call
-from transnet.folding.windows import Pads, Rewrite
+from transnet.folding.windows import MovedCall, Pads
 
 
-def run(func: Any, x: Tensor, change: Rewrite, **tensors: Tensor | None) -> Tensor:
-    """Carry out a rewritten call."""
-    seen = _reframe(x, change.pads, change.mode, change.value)
+def call_moved(func: Any, x: Tensor, change: MovedCall, **tensors: Tensor | None) -> Tensor:
+    """Carry out a moved call."""
+    seen = _pad_or_crop(x, change.pads, change.mode, change.value)
     if change.step != (1, 1):
         seen = seen[..., :: change.step[0], :: change.step[1]]
     y: Tensor = func(seen, **tensors, **change.options)
@@ -41,7 +41,7 @@ def run(func: Any, x: Tensor, change: Rewrite, **tensors: Tensor | None) -> Tens
     return y / func(F.pad(ones, rest), **change.options).clamp(min=1)
 
 
-def _reframe(x: Tensor, pads: Pads, mode: str, value: float) -> Tensor:
+def _pad_or_crop(x: Tensor, pads: Pads, mode: str, value: float) -> Tensor:
     if not any(pads):
         return x
     if mode == "constant" and max(pads) > 0:
@@ -77,7 +77,7 @@ def check_size(x: Any, sizes: tuple[Pair, ...], purpose: str) -> Tensor:
     )
 
 
-Changes = list[tuple[Any, Rewrite | None]]  # by the input's size for layers, by the call for functions
+Calls = list[tuple[Any, MovedCall | None]]  # by the input's size for layers, by `Call.key` for functions
 
 
 class Folded(nn.Module):
@@ -116,30 +116,30 @@ class Folded(nn.Module):
 
 
 class FoldedLayer(Folded):
-    """A convolution or pooling layer with moved windows, with one ``Rewrite`` for each size of its maps."""
+    """A convolution or pooling layer with moved windows, with one ``MovedCall`` for each size of its maps."""
 
-    rewrites: dict[Pair, Rewrite | None]
+    moved_calls: dict[Pair, MovedCall | None]
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply t⁻¹ to the plain layer's output on t(x)."""
-        change = self.rewrites[map_size(x)]
+        change = self.moved_calls[map_size(x)]
         if change is None:
             return super().forward(x)  # type: ignore[no-any-return]
         if isinstance(self, nn.Conv2d):
-            return run(F.conv2d, x, change, weight=self.weight, bias=self.bias)
-        return run(F.max_pool2d if isinstance(self, nn.MaxPool2d) else F.avg_pool2d, x, change)
+            return call_moved(F.conv2d, x, change, weight=self.weight, bias=self.bias)
+        return call_moved(F.max_pool2d if isinstance(self, nn.MaxPool2d) else F.avg_pool2d, x, change)
 
 
 class FoldedCalls(Folded):
     """A module whose own code calls convolution, pooling or padding functions, with those calls replaced."""
 
-    rewrites: dict[tuple[Any, ...], Rewrite | None]
+    moved_calls: dict[tuple[Any, ...], MovedCall | None]
     expected: list[set[tuple[Any, ...]]]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plain module's code, and replace its calls while it runs."""
         met: set[tuple[Any, ...]] = set()
-        with _ReplaceCalls(self.rewrites, met):
+        with _ReplaceCalls(self.moved_calls, met):
             output = super().forward(*args, **kwargs)
         if met not in self.expected and not _symbolic(args, kwargs):
             raise RuntimeError(f"{type(self).__name__} did not make the calls it was folded for; run it uncompiled")
@@ -151,56 +151,56 @@ class FoldedUncompiledCalls(FoldedCalls):
 
 
 @dataclass
-class Folding:
-    """The change of one module: its new base class, the rewritten calls of each visit, and the sizes of its maps."""
+class LayerChange:
+    """The change of one layer: its new base class, its moved calls at each visit, and the sizes of its maps."""
 
     mixin: type[Folded]
-    visits: list[Changes]
+    visits: list[Calls]
     sizes: tuple[Pair, ...]
 
 
-def replace_class(module: nn.Module, folding: Folding, purpose: str, device: torch.device) -> None:
+def replace_class(module: nn.Module, change: LayerChange, purpose: str, device: torch.device) -> None:
     """Turn a plain module into a folded one, in place."""
-    rewrites = {key: change for changes in folding.visits for key, change in changes}
-    moved = {key: change for key, change in rewrites.items() if change is not None}
+    calls = {key: call for visit in change.visits for key, call in visit}
+    moved = {key: call for key, call in calls.items() if call is not None}
     if moved:
-        rows = [[*_size_of(key), *change.frame] for key, change in moved.items()]
+        rows = [[*_size_of(key), *call.frame] for key, call in moved.items()]
         module.register_buffer("folded_pads", torch.tensor(rows, device=device))
-    module.rewrites = rewrites  # type: ignore[assignment]
-    module.expected = [{key for key, _ in changes if key in moved} for changes in folding.visits]  # type: ignore[assignment]
-    module.folded_sizes = folding.sizes  # type: ignore[assignment]
+    module.moved_calls = calls  # type: ignore[assignment]
+    module.expected = [{key for key, _ in visit if key in moved} for visit in change.visits]  # type: ignore[assignment]
+    module.folded_sizes = change.sizes  # type: ignore[assignment]
     module.folded_purpose = purpose  # type: ignore[assignment]
-    module.__class__ = _subclass(folding.mixin, type(module))  # type: ignore[arg-type]
+    module.__class__ = _subclass(change.mixin, type(module))  # type: ignore[arg-type]
 
 
 def restore_class(module: Folded) -> None:
     """Turn a folded module back into the plain one, in place."""
-    for name in ("rewrites", "expected", "folded_sizes", "folded_purpose", "folded_pads"):
+    for name in ("moved_calls", "expected", "folded_sizes", "folded_purpose", "folded_pads"):
         if hasattr(module, name):
             delattr(module, name)
     module.__class__ = module.plain_class  # type: ignore[assignment]
 
 
 class _ReplaceCalls(TorchFunctionMode):
-    def __init__(self, rewrites: dict[tuple[Any, ...], Rewrite | None], met: set[tuple[Any, ...]]) -> None:
+    def __init__(self, moved_calls: dict[tuple[Any, ...], MovedCall | None], met: set[tuple[Any, ...]]) -> None:
         super().__init__()
-        self.rewrites = rewrites
+        self.moved_calls = moved_calls
         self.met = met
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if _symbolic(args, kwargs):
-            # fx records the calls without knowing a size, so that the rewrite is looked up when the graph runs.
+            # fx records the calls without knowing a size, so that the moved call is looked up when the graph runs.
             kind = getattr(func, "__name__", "")
-            known = {key: asdict(change) for key, change in self.rewrites.items() if change and key[0] == kind}
-            return run_recorded(kind, known, args, kwargs) if known else func(*args, **kwargs)
+            known = {key: asdict(change) for key, change in self.moved_calls.items() if change and key[0] == kind}
+            return call_in_graph(kind, known, args, kwargs) if known else func(*args, **kwargs)
         found = read_call(func, args, kwargs)
         if found is not None:
             x, call = found
-            change = self.rewrites.get(call.key)
+            change = self.moved_calls.get(call.key)
             if change is not None:
                 self.met.add(call.key)
-                return run(func, x, change, **call.tensors)
+                return call_moved(func, x, change, **call.tensors)
         return func(*args, **kwargs)
 
 
@@ -209,14 +209,16 @@ def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 @fx.wrap  # type: ignore[untyped-decorator]
-def run_recorded(kind: str, rewrites: dict[Any, dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one call in an fx graph, rewritten if it is among ``rewrites``, which maps calls to fields of ``Rewrite``."""
+def call_in_graph(
+    kind: str, moved_calls: dict[Any, dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run one call in an fx graph, as a moved call if ``moved_calls`` has one; its values are fields of `MovedCall`."""
     func = getattr(F, kind)
     found = read_call(func, args, kwargs)
-    if found is None or found[1].key not in rewrites:
+    if found is None or found[1].key not in moved_calls:
         return func(*args, **kwargs)
     x, call = found
-    return run(func, x, Rewrite(**rewrites[call.key]), **call.tensors)
+    return call_moved(func, x, MovedCall(**moved_calls[call.key]), **call.tensors)
 
 
 @cache

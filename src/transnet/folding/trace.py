@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from transnet import d4
-from transnet.folding.calls import Call, Pair, read_call
+from transnet.folding.calls import Call, Pair, map_size, read_call
 
 # Why the code of a module that calls these may fail to commute with t. The message gives the first that applies.
 _REASONS = {
@@ -68,7 +68,8 @@ def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
     stack: list[Visit] = []
 
     def enter(name: str, args: tuple[Any, ...]) -> None:
-        stack.append(Visit(name, _map_size(args)))
+        x = args[0] if args else None
+        stack.append(Visit(name, map_size(x) if isinstance(x, Tensor) and x.ndim == 4 else None))
         seen.visits.append(stack[-1])
 
     class Recorder(TorchFunctionMode):
@@ -80,7 +81,7 @@ def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
                     seen.functions.setdefault(stack[-1].name, set()).add(name)
                 found = read_call(func, args, kwargs or {})
                 if found is not None and isinstance(result, Tensor):
-                    stack[-1].calls.append((found[1], (result.shape[-2], result.shape[-1])))
+                    stack[-1].calls.append((found[1], map_size(result)))
             return result
 
     def leave(name: str, args: tuple[Any, ...], output: Any) -> None:
@@ -188,8 +189,3 @@ def _reason(model: nn.Module, name: str, seen: Trace) -> str:
     if isinstance(module, nn.Linear):
         return "it has weights of its own for every position; pool globally before it"
     return "it does not treat all positions and directions alike, and no rule for it is known"
-
-
-def _map_size(args: tuple[Any, ...]) -> Pair | None:
-    x = args[0] if args else None
-    return (x.shape[-2], x.shape[-1]) if isinstance(x, Tensor) and x.ndim == 4 else None

@@ -65,7 +65,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class MovedCall:
     """A call that computes the same under t⁻¹: frame the input by ``pads``, then call with ``options``.
 
     Attributes:
@@ -88,7 +88,7 @@ class Rewrite:
     counted: Pads | None = None
 
 
-def rewrite(call: Call, out: Pair, t: str, outer: Call | None = None) -> Rewrite | None:
+def move_call(call: Call, out: Pair, t: str, outer: Call | None = None) -> MovedCall | None:
     """Return the call that replaces ``call`` in the folded network, in x's coordinates, or None if it may stay.
 
     Args:
@@ -98,27 +98,27 @@ def rewrite(call: Call, out: Pair, t: str, outer: Call | None = None) -> Rewrite
         outer: the padding that a convolution of mode ``reflect`` or ``same`` puts around its input first.
     """
     if call.kind == "conv2d":
-        return _rewrite_conv(call, out, t, outer)
+        return _move_conv(call, out, t, outer)
     if call.kind in ("max_pool2d", "avg_pool2d"):
         plain = _axes(call, out)
         moved = _move(plain, t)
         if _layout(moved) == _layout(plain):
             return None
-        return _rewrite_max(call, moved) if call.kind == "max_pool2d" else _rewrite_average(call, plain, t)
+        return _move_max(call, moved) if call.kind == "max_pool2d" else _move_average(call, plain, t)
     options = dict(call.options)
     if call.kind == "pad":
         pads = tuple(options["pad"])
         given = (*pads, 0, 0)[: max(4, len(pads))]
         frame = _flat(_move_pads([given[2:4], given[:2]], t))
         options["pad"] = (*frame, *given[4:])
-        return None if options["pad"] == given else Rewrite(frame, options)
+        return None if options["pad"] == given else MovedCall(frame, options)
     for name in ("output_size", "size", "scale_factor"):
         if isinstance(options.get(name), tuple) and d4.swaps_sides(t):
             options[name] = options[name][::-1]
-    return None if options == call.options else Rewrite((0, 0, 0, 0), options)
+    return None if options == call.options else MovedCall((0, 0, 0, 0), options)
 
 
-def _rewrite_conv(call: Call, out: Pair, t: str, outer: Call | None) -> Rewrite | None:
+def _move_conv(call: Call, out: Pair, t: str, outer: Call | None) -> MovedCall | None:
     plain = _axes(call, out)
     mode = "constant"
     if outer is not None:
@@ -135,12 +135,12 @@ def _rewrite_conv(call: Call, out: Pair, t: str, outer: Call | None) -> Rewrite 
         plans = [_subsampled(call, moved), _earlier(call, moved), _padded(call, moved)]
         cheapest = min((plan for plan in plans if plan is not None), key=lambda plan: plan[0])
         return cheapest[1]
-    return Rewrite(_frame(moved), _options(call, moved, [0, 0]), _frame(moved), mode)
+    return MovedCall(_frame(moved), _options(call, moved, [0, 0]), _frame(moved), mode)
 
 
 # The ways to move a convolution's windows, each with its cost in numbers read and written per image. Torch's own
 # padding costs nothing, but it consists of zeros, the same number at both ends. It may exceed the last window.
-_Plan = tuple[float, Rewrite]
+_Plan = tuple[float, MovedCall]
 _FLOPS = 200  # a GPU computes about this many in the time that it takes to read or write one number
 
 
@@ -151,8 +151,8 @@ def _subsampled(call: Call, moved: list[Axis]) -> _Plan | None:
     pads = _flat([(min(axis.start, 0), 0) for axis in moved])
     options = {**_options(call, moved, [0, 0]), "stride": (1, 1)}
     kept = (0, moved[0].out), (0, moved[1].out)
-    rewrite = Rewrite(_frame(moved), options, pads, step=(moved[0].stride, moved[1].stride), kept=kept)
-    return 2.0 * _channels(call)[0] * moved[0].out * moved[1].out, rewrite
+    replacement = MovedCall(_frame(moved), options, pads, step=(moved[0].stride, moved[1].stride), kept=kept)
+    return 2.0 * _channels(call)[0] * moved[0].out * moved[1].out, replacement
 
 
 def _earlier(call: Call, moved: list[Axis]) -> _Plan | None:
@@ -173,7 +173,7 @@ def _earlier(call: Call, moved: list[Axis]) -> _Plan | None:
         2 * (extra - height * width) * outof * into * moved[0].kernel * moved[1].kernel / call.options["groups"]
     )
     cost = more_flops / _FLOPS + (2.0 * outof * height * width if kept else 0)
-    return cost, Rewrite(_frame(moved), _options(call, moved, padding), kept=kept)
+    return cost, MovedCall(_frame(moved), _options(call, moved, padding), kept=kept)
 
 
 def _padded(call: Call, moved: list[Axis]) -> _Plan:
@@ -183,7 +183,7 @@ def _padded(call: Call, moved: list[Axis]) -> _Plan:
     pads = _flat([(0, 0) if within else (axis.start, axis.end) for axis, within in zip(moved, inside)])
     copies = 0 if not any(pads) else 3 if max(pads) > 0 else 2
     cost = copies * _channels(call)[0] * moved[0].size * moved[1].size
-    return float(cost), Rewrite(_frame(moved), _options(call, moved, padding), pads)
+    return float(cost), MovedCall(_frame(moved), _options(call, moved, padding), pads)
 
 
 def _inside(axis: Axis) -> bool:
@@ -196,16 +196,16 @@ def _channels(call: Call) -> Pair:
     return weight.shape[1] * call.options["groups"], weight.shape[0]
 
 
-def _rewrite_max(call: Call, moved: list[Axis]) -> Rewrite:
+def _move_max(call: Call, moved: list[Axis]) -> MovedCall:
     fit = _fit_pool(moved, call.options["ceil_mode"])
     if fit is not None:
         padding, crop, ceil, kept = fit
-        return Rewrite(_frame(moved), _options(call, moved, padding, ceil_mode=ceil), _flat(crop), kept=kept)
+        return MovedCall(_frame(moved), _options(call, moved, padding, ceil_mode=ceil), _flat(crop), kept=kept)
     options = _options(call, moved, [0, 0], ceil_mode=False)
-    return Rewrite(_frame(moved), options, _flat([(a.start, a.fitted) for a in moved]), value=float("-inf"))
+    return MovedCall(_frame(moved), options, _flat([(a.start, a.fitted) for a in moved]), value=float("-inf"))
 
 
-def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
+def _move_average(call: Call, plain: list[Axis], t: str) -> MovedCall:
     given = call.options
     border = [(0, 0), (0, 0)]
     clipped = any(axis.slack < 0 for axis in plain)
@@ -218,7 +218,7 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
         padding = [axis.start for axis in moved] if inside else [0, 0]
         pads = [(0, 0), (0, 0)] if inside else [(a.start, a.fitted) for a in moved]
         options = _options(call, moved, padding, ceil_mode=False, count_include_pad=True)
-        return Rewrite(_frame(moved), options, _flat(pads))
+        return MovedCall(_frame(moved), options, _flat(pads))
     if given["count_include_pad"]:
         # The padding counts, but the pixels that ceil mode adds beyond it do not. So the padding becomes input.
         border = _move_pads([(axis.start, axis.end) for axis in plain], t)
@@ -230,10 +230,10 @@ def _rewrite_average(call: Call, plain: list[Axis], t: str) -> Rewrite:
         padding, crop, ceil, kept = fit
         options = _options(call, moved, padding, ceil_mode=ceil, count_include_pad=False)
         pads = [(b[0] + c[0], b[1] + c[1]) for b, c in zip(border, crop)]
-        return Rewrite(frame, options, _flat(pads), kept=kept)
+        return MovedCall(frame, options, _flat(pads), kept=kept)
     options = _options(call, moved, [0, 0], ceil_mode=False, divisor_override=1)
     pads = [(a.start + b[0], a.fitted + b[1]) for a, b in zip(moved, border)]
-    return Rewrite(frame, options, _flat(pads), counted=_flat(border))
+    return MovedCall(frame, options, _flat(pads), counted=_flat(border))
 
 
 def _fit_pool(

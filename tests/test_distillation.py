@@ -5,6 +5,7 @@ import torch
 
 from transnet import distillation_loss
 from transnet.distillation import student_of
+from transnet.errors import ModelError
 
 
 @pytest.fixture
@@ -50,23 +51,20 @@ def test_heads_that_nearly_agree_are_told_apart_in_half_precision():
     assert (gradients[0] - gradients[1]).norm() < 0.01 * gradients[1].norm()
 
 
-def test_mistakes_say_what_would_work(logits):
-    with pytest.raises(ValueError, match=r"logits: \(5, 4\) was given; \(batch, heads, classes\) of two heads or more"):
-        distillation_loss(logits[:, 0])
-    with pytest.raises(ValueError, match="two heads or more"):
-        distillation_loss(logits[:, :1])
+def test_invalid_arguments_are_refused(logits):
+    for fewer in (logits[:, 0], logits[:, :1]):
+        with pytest.raises(ModelError) as caught:
+            distillation_loss(fewer)
+        assert caught.value.field == "logits"
     for student in (3, -1, 1.5, "r0"):
-        with pytest.raises(
-            ValueError, match=f"student: {student!r} was given; the number of a head is needed, from 0 to 2"
-        ):
+        with pytest.raises(ModelError) as caught:
             distillation_loss(logits, student)
+        assert caught.value.field == "student"
 
 
 def test_the_student_is_the_head_that_pruning_keeps():
     assert student_of(("r1", "r0"), 1.0) == 1
-    for transforms in (("r0",), ("r1", "r2")):
-        with pytest.raises(ValueError, match="the identity head r0 learns from others"):
-            student_of(transforms, 1.0)
-    for weight in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match=r"distillation: .* was given; 0 or more is needed"):
-            student_of(("r0", "r1"), weight)
+    for transforms, weight in ((("r0",), 1.0), (("r1", "r2"), 1.0), (("r0", "r1"), -1.0), (("r0", "r1"), float("nan"))):
+        with pytest.raises(ModelError) as caught:
+            student_of(transforms, weight)
+        assert caught.value.field == "distillation"

@@ -1,9 +1,9 @@
-"""Names of backbones → models.
+"""Build networks by name.
 
     resnet18-cifar resnet34-cifar resnet50-cifar     ResNets for 32×32: 3×3 stem, no max-pool
-    wrn16-4-cifar wrn16-8-cifar wrn28-10-cifar       wide ResNets for 32×32: stronger, and several times as slow
+    wrn16-4-cifar wrn16-8-cifar wrn28-10-cifar       wide ResNets for 32×32: more accurate, and several times as slow
     resnet8-small resnet14-small resnet20-small      for 8×8 to 28×28: seconds on a CPU
-    timm:NAME  torchvision:NAME                      anything those libraries have
+    timm:NAME  torchvision:NAME                      any model of these libraries
 
 >>> create("resnet8-small", num_classes=10, in_channels=1)  # doctest: +ELLIPSIS
 Sequential(...
@@ -44,11 +44,11 @@ def create(
         pretrained: load the library's weights (``timm:`` and ``torchvision:`` only).
 
     Raises:
-        ValueError: for an unknown name, with the nearest known ones, or weights that cannot be fetched.
+        ModelError: for an unknown name, with the nearest known ones, or weights that cannot be fetched.
     """
     if not isinstance(name, str) or num_classes < 1:
         raise ModelError(
-            f"model: name {name!r} and num_classes {num_classes} were given; a name and at least 1 are needed"
+            f"name {name!r} and num_classes {num_classes} were given; a name and at least 1 are needed", field="model"
         )
     library, _, inner = name.partition(":")
     if library == "timm" and inner:
@@ -57,10 +57,13 @@ def create(
         return _from_torchvision(inner, num_classes, in_channels, image_size, pretrained)
     if name not in NAMES:
         raise ModelError(
-            f"model: unknown {name!r}; known are {' '.join(NAMES)} timm:NAME torchvision:NAME{_nearest(name, NAMES)}"
+            f"unknown {name!r}; known are {' '.join(NAMES)} timm:NAME torchvision:NAME{_nearest(name, NAMES)}",
+            field="model",
         )
     if pretrained:
-        raise ModelError(f"model: {name} has no pretrained weights; timm:NAME and torchvision:NAME have")
+        raise ModelError(
+            f"{name} has no pretrained weights; those of timm:NAME and torchvision:NAME may have", field="model"
+        )
     if name in _CIFAR:
         return _cifar_resnet(_CIFAR[name], num_classes, in_channels)
     if name in _WIDE:
@@ -80,7 +83,7 @@ def _cifar_resnet(architecture: str, num_classes: int, in_channels: int) -> nn.M
 
 
 def _small_resnet(blocks: int, num_classes: int, in_channels: int) -> nn.Module:
-    """The 6n+2 layers of He et al. for CIFAR, widths 16, 32, 64, with 1×1 convolutions as shortcuts."""
+    """Build the 6n+2 layers of He et al. for CIFAR, widths 16, 32, 64, with 1×1 convolutions as shortcuts."""
     from torchvision.models.resnet import BasicBlock
 
     layers: OrderedDict[str, nn.Module] = OrderedDict(
@@ -111,7 +114,7 @@ class WideBlock(nn.Module):
         self.shortcut = nn.Conv2d(width, planes, 1, stride, bias=False) if width != planes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Where the width changes, the shortcut too begins after batch norm and ReLU."""
+        """Add the shortcut, which starts after batch norm and ReLU if the width changes."""
         y = self.relu1(self.bn1(x))
         if self.shortcut is not None:
             x = self.shortcut(y)
@@ -119,7 +122,7 @@ class WideBlock(nn.Module):
 
 
 def _wide_resnet(depth: int, factor: int, num_classes: int, in_channels: int) -> nn.Module:
-    """The 6n+4 layers of Zagoruyko and Komodakis (2016), widths 16, 32, 64 times ``factor``, without dropout."""
+    """Build the 6n+4 layers of Zagoruyko and Komodakis (2016), widths 16, 32, 64 times ``factor``, without dropout."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))
     width = 16
     for stage in range(3):
@@ -133,7 +136,7 @@ def _wide_resnet(depth: int, factor: int, num_classes: int, in_channels: int) ->
 
 
 def _classifier(layers: OrderedDict[str, nn.Module], width: int, num_classes: int) -> nn.Module:
-    """Layers with a mean over positions and a linear layer behind them, convolutions initialised for ReLU."""
+    """Add global pooling and a linear layer, and initialise the convolutions for ReLU."""
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
     layers["fc"] = nn.Linear(width, num_classes)
@@ -148,12 +151,12 @@ def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | 
     import timm
 
     if not timm.is_model(name):
-        raise ModelError(f"model: timm has no {name!r}{_nearest(name, timm.list_models())}")
+        raise ModelError(f"timm has no {name!r}{_nearest(name, timm.list_models())}", field="model")
     config = timm.get_pretrained_cfg(name)
     fixed = image_size is not None and config is not None and config.fixed_input_size
     sized: dict[str, Any] = {"img_size": image_size} if fixed else {}
     if pretrained and (config is None or not config.has_weights):
-        raise ModelError(f"model: timm has no pretrained weights for {name!r}; leave `pretrained` out")
+        raise ModelError(f"timm has no pretrained weights for {name!r}; leave `pretrained` out", field="model")
     with _fetching(f"timm:{name}") if pretrained else nullcontext():
         return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
 
@@ -165,13 +168,15 @@ def _from_torchvision(
 
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise ModelError(f"model: torchvision has no classifier {name!r}{_nearest(name, known)}")
+        raise ModelError(f"torchvision has no classifier {name!r}{_nearest(name, known)}", field="model")
     if in_channels != 3:
-        raise ModelError(f"model: torchvision:{name} takes 3 channels, the images have {in_channels}; timm:NAME adapts")
+        raise ModelError(
+            f"torchvision:{name} takes 3 channels, the images have {in_channels}; timm:NAME adapts", field="model"
+        )
     if not pretrained:
         options: dict[str, Any] = {"num_classes": num_classes}
         if name in ("googlenet", "inception_v3"):
-            options |= {"aux_logits": False, "init_weights": True}  # their second and third outputs are not heads
+            options |= {"aux_logits": False, "init_weights": True}  # their auxiliary outputs are not heads
         if name.startswith("vit_") and image_size:
             options["image_size"] = image_size
         return torchvision.models.get_model(name, weights=None, **options)
@@ -188,17 +193,18 @@ def _from_torchvision(
 
 @contextmanager
 def _fetching(name: str) -> Iterator[None]:
-    """While weights are fetched: one error instead of a line a retry and whatever the library raises."""
+    """Turn the library's errors and log lines while it fetches weights into one error."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
     except OSError as error:
-        reason = str(error.__cause__ or error).splitlines()[0]  # the Hub's own error does not say what failed
+        reason = str(error.__cause__ or error).splitlines()[0]  # the Hub's own error does not name what failed
         raise ModelError(
-            f"model: the pretrained weights of {name} are not on this machine and could not be fetched ({reason}); "
-            "try again where there is a network, or leave `pretrained` out"
+            f"the pretrained weights of {name} are not on this machine and could not be fetched ({reason}); "
+            "try again with a network connection, or leave `pretrained` out",
+            field="model",
         ) from error
     finally:
         logger.setLevel(level)

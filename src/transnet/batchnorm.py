@@ -1,12 +1,12 @@
 """Batch-norm statistics per transform inside one forward pass.
 
-Alg. 1 of the paper runs the network once per transform, so a batch-norm layer in train mode sees the m copies
-of a batch one after the other: m sets of statistics, m updates of the running ones. The concatenated forward
-of `TransNet` is faster, but would mix the copies in one set of statistics. The layers made here split the
-concatenated batch (transform-major: all of t1's copies, then all of t2's) for themselves alone.
+Alg. 1 of the paper runs the network once per transform. A batch-norm layer in training mode then sees the m copies of
+a batch one after the other: it takes m sets of statistics and updates the running ones m times. The concatenated
+forward of `TransNet` is faster, but it would mix the copies in one set of statistics. The layers made here therefore
+split the concatenated batch (all of t1's copies, then all of t2's) internally.
 
-They are the layers the model came with, of a subclass of their own class: same parameters, same state-dict
-keys, and `merge_statistics` turns them back.
+They are the model's own layers with their class replaced by a subclass. Parameters and state-dict keys stay the same,
+and `merge_statistics` restores the class.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from transnet.errors import ModelError
 
 
 class _PerTransform(_BatchNorm):
-    """Mixed in before a batch-norm class: where the batch's statistics count, its forward on each transform's part."""
+    """Mixin for a batch-norm class: if it uses the batch's statistics, its forward runs on each transform's part."""
 
     copies: int
 
@@ -37,7 +37,7 @@ class _PerTransform(_BatchNorm):
         return torch.cat([super(_PerTransform, self).forward(part) for part in input.chunk(self.copies)])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The class exists only at run time: pickle and deepcopy make it again from the one it extends.
+        # The class exists only at run time, so pickle and deepcopy recreate it from its base class.
         return _blank, (type(self).__bases__[1],), self.__dict__
 
 
@@ -76,7 +76,7 @@ def check_split(model: nn.Module) -> None:
 
 
 def merge_statistics(model: nn.Module) -> None:
-    """Undo `split_statistics`, in place: every layer is of its own class again."""
+    """Undo `split_statistics` in place: restore the class of every layer."""
     for module in model.modules():
         if isinstance(module, _PerTransform):
             del module.copies
@@ -85,7 +85,7 @@ def merge_statistics(model: nn.Module) -> None:
 
 @contextmanager
 def copies_in_batch(model: nn.Module, copies: int) -> Iterator[None]:
-    """For a forward of fewer transforms than the model has: that many parts while the block lasts."""
+    """Split batches into ``copies`` parts while the block lasts, for a forward of only some of the transforms."""
     layers = [module for module in model.modules() if isinstance(module, _PerTransform)]
     before = [layer.copies for layer in layers]
     for layer in layers:

@@ -17,7 +17,7 @@ _PREFIX = "backbone."
 
 
 class TimmConventions:
-    """Mixin that forwards timm's conventions to ``self.backbone``; an attribute that the backbone lacks is absent."""
+    """Mixin that forwards timm's conventions to ``self.backbone``. Attributes that the backbone lacks are absent."""
 
     backbone: nn.Module
     heads: nn.ModuleList
@@ -62,7 +62,7 @@ class TimmConventions:
             state_dict: the model's state dict, under the model's own names.
 
         Raises:
-            ValueError: the checkpoint does not fit the backbone. Nothing has been loaded in this case.
+            ModelError: the checkpoint does not fit the backbone. Nothing has been loaded in this case.
         """
         own = self.backbone.state_dict()
         given = {

@@ -1,4 +1,4 @@
-"""Copy modules that keep tensors of their last forward, which `copy.deepcopy` refuses."""
+"""Copy modules that keep tensors of their last forward, which `copy.deepcopy` alone refuses."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copy_module(module: M) -> M:
-    """A deep copy of a module.
+    """Return a deep copy of a module.
 
     Some models cache a tensor that they computed from their parameters, such as timm's LeViT in evaluation mode. With
     gradients on, that tensor belongs to an autograd graph. Its copy has the same values and belongs to none.
@@ -19,7 +19,7 @@ def copy_module(module: M) -> M:
 
 
 def copies_of_cached(module: nn.Module) -> dict[int, Any]:
-    """A memo for `copy.deepcopy` with a detached copy of every tensor that it could not copy itself."""
+    """Return a memo for `copy.deepcopy` with a detached copy of every tensor that it could not copy itself."""
     cached = [tensor for part in module.modules() for tensor in _tensors(vars(part).values()) if not tensor.is_leaf]
     return {id(tensor): tensor.detach().clone() for tensor in cached}
 

@@ -5,14 +5,14 @@ Elements, in the paper's notation (section 3.3):
     r0 r1 r2 r3    r^i: rotate counter-clockwise by 0, 90, 180, 270 degrees
     m0 m1 m2 m3    m∘r^i: rotate by r^i first, then reflect left-right
 
-With r on a tensor being ``torch.rot90(x, 1, (-2, -1))`` and m the flip of its last dimension, every law of
-the group follows from r⁴ = m² = 1 and r∘m = m∘r⁻¹:
+On a tensor, r is ``torch.rot90(x, 1, (-2, -1))`` and m the flip of the last dimension. Every law of the group
+follows from r⁴ = m² = 1 and r∘m = m∘r⁻¹:
 
     r^a ∘ r^b   = r^(a+b)           (m∘r^a) ∘ r^b     = m∘r^(a+b)
     r^a ∘ m∘r^b = m∘r^(b-a)         (m∘r^a) ∘ (m∘r^b) = r^(b-a)
     inverse: r^i ↦ r^(-i); every m∘r^i is its own inverse
 
-What they do to an image: m0 mirrors left-right, m2 upside down, m1 and m3 along a diagonal. r1 r3 m1 m3 swap
+On an image, m0 flips left-right, m2 flips upside down, and m1 and m3 reflect along a diagonal. r1 r3 m1 m3 swap
 height and width; they act on any tensor, but an image must be square to keep its shape under them.
 
     >>> compose("r1", "m0"), inverse("r1"), generate("r1")
@@ -33,7 +33,7 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
     """Read element names from ``"r0,r1"`` or from a sequence of names; order and repetitions are kept.
 
     Raises:
-        ValueError: for an unknown name or an empty set.
+        ModelError: for an unknown name or an empty set.
         TypeError: for something that is neither a string nor a sequence of strings.
     """
     if isinstance(transforms, str):
@@ -41,32 +41,32 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
     else:
         names = list(transforms)
     if not names:
-        raise ModelError(f"transforms: none given; choose from {' '.join(NAMES)}, for example 'r0,r1'")
+        raise ModelError(f"none given; choose from {' '.join(NAMES)}, for example 'r0,r1'", field="transforms")
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"transforms: {name!r} is not a name; known are {' '.join(NAMES)}")
         if name not in NAMES:
-            raise ModelError(f"transforms: unknown {name!r}; known are {' '.join(NAMES)}")
+            raise ModelError(f"unknown {name!r}; known are {' '.join(NAMES)}", field="transforms")
     return tuple(names)
 
 
 @torch.fx.wrap
 def apply(name: str, x: Tensor) -> Tensor:
-    """Transform the last two dimensions of any tensor: images, batches, convolution kernels.
+    """Transform the last two dimensions of any tensor, such as images, batches or convolution kernels.
 
-    The memory format is kept: a channels-last batch stays one, which ``torch.rot90`` alone would lose.
+    The memory format is kept: ``torch.rot90`` alone would not keep a channels-last batch channels-last.
     """
-    mirrored, turns = _element(name)
+    reflected, turns = _element(name)
     if x.ndim < 2:
         raise ModelError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")
     y = torch.rot90(x, turns, (-2, -1)) if turns else x
-    if mirrored:
+    if reflected:
         y = y.flip(-1)
     return keep_format(y, x)
 
 
 def keep_format(y: Tensor, x: Tensor) -> Tensor:
-    """``y`` in the memory format of ``x``: channels-last where that is a channels-last batch."""
+    """Return ``y`` in the memory format of ``x``: channels-last if ``x`` is a channels-last batch."""
     if x.ndim != 4 or x.is_contiguous():
         return y
     try:
@@ -77,19 +77,19 @@ def keep_format(y: Tensor, x: Tensor) -> Tensor:
 
 
 def inverse(name: str) -> str:
-    """The element that undoes ``name``."""
-    mirrored, turns = _element(name)
-    return name if mirrored else _name(False, -turns)
+    """Return the element that undoes ``name``."""
+    reflected, turns = _element(name)
+    return name if reflected else _name(False, -turns)
 
 
 def compose(outer: str, inner: str) -> str:
-    """The element outer∘inner: ``inner`` acts first."""
-    (outer_mirrored, a), (inner_mirrored, b) = _element(outer), _element(inner)
-    return _name(outer_mirrored != inner_mirrored, b - a if inner_mirrored else a + b)
+    """Return the element outer∘inner, in which ``inner`` acts first."""
+    (outer_reflected, a), (inner_reflected, b) = _element(outer), _element(inner)
+    return _name(outer_reflected != inner_reflected, b - a if inner_reflected else a + b)
 
 
 def generate(transforms: str | Iterable[str]) -> tuple[str, ...]:
-    """The smallest group that contains ``transforms``, in the order of ``NAMES``."""
+    """Return the smallest group that contains ``transforms``, in the order of ``NAMES``."""
     generators = parse(transforms)
     group = {"r0"}
     while len(grown := group | {compose(g, t) for g in group for t in generators}) > len(group):
@@ -98,7 +98,7 @@ def generate(transforms: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def swaps_sides(name: str) -> bool:
-    """Whether the element exchanges height and width (r1 r3 m1 m3), and so needs square images."""
+    """Return whether the element swaps height and width (r1 r3 m1 m3), and so needs square images."""
     return _element(name)[1] % 2 == 1
 
 
@@ -108,5 +108,5 @@ def _element(name: str) -> tuple[bool, int]:
     return name[0] == "m", int(name[1])
 
 
-def _name(mirrored: bool, turns: int) -> str:
-    return f"{'m' if mirrored else 'r'}{turns % 4}"
+def _name(reflected: bool, turns: int) -> str:
+    return f"{'m' if reflected else 'r'}{turns % 4}"

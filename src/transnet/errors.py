@@ -1,4 +1,4 @@
-"""The errors that mean a mistake of the user's: each states what was given, what is wrong with it and what would work.
+"""Errors for mistakes that the user can correct. Each states what was given, what is wrong and what would work.
 
 All of them derive from `ValueError`, so ``except ValueError`` catches them too. An error about one setting carries its
 name as ``field``. Other settings are named in backticks within the message. The command line turns both into options

@@ -1,7 +1,7 @@
-"""Find the layer that ends a model, take it out, and make sure that nothing follows it.
+"""Find the model's last layer, take it out, and check that nothing follows it.
 
-f(x) is what the layer gets. If something followed it, such as a softmax, the heads would silently be trained without
-that. So the first forward checks it, also if that forward is compiled, exported or traced.
+f(x) is the input of that layer. If something followed it, such as a softmax, the heads would silently be trained
+without that. So the first forward checks it, even if that forward is compiled, exported or traced.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from transnet.errors import ModelError
 
 
 def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False) -> tuple[str, ...]:
-    """Paths of the model's last fully connected layer: one, or more where the model knows it by several names.
+    """Return the paths of the model's last fully connected layer: several if the model has several names for it.
 
-    timm's models name it; elsewhere it is the linear layer defined last. That it really is the last to run is
-    seen at the first batch.
+    timm's models name it. In other models it is the linear layer that was defined last. The first batch shows whether
+    it is also the last to run.
 
     Args:
         model: any module.
-        head: the path, where the user gave it.
-        fresh: whether the layer's weights are to be drawn anew.
+        head: the path, if the user gave one.
+        fresh: whether the layer's weights will be re-initialised.
     """
     kind = type(model).__name__
     if not isinstance(model, nn.Module):
@@ -41,12 +41,13 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
     try:
         layer = model.get_submodule(head)
     except AttributeError:
-        raise ModelError(f"head: {kind} has no layer {head!r}; its last linear layers are {known}") from None
+        raise ModelError(f"{kind} has no layer {head!r}; its last linear layers are {known}", field="head") from None
     if head == "" or not isinstance(layer, nn.Linear):
         hint = "; create it with num_classes > 0" if isinstance(layer, nn.Identity) else ""
         raise ModelError(
-            f"head: {head!r} of {kind} is {type(layer).__name__}, and an nn.Linear inside the model is needed; "
-            f"its last linear layers are {known}{hint}"
+            f"{head!r} of {kind} is {type(layer).__name__}, and an nn.Linear inside the model is needed; "
+            f"its last linear layers are {known}{hint}",
+            field="head",
         )
     paths = tuple(path for path, module in model.named_modules(remove_duplicate=False) if module is layer)
     _check_head(model, head, layer, paths, fresh=fresh)
@@ -56,13 +57,17 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
 def _check_head(model: nn.Module, head: str, layer: nn.Linear, paths: tuple[str, ...], *, fresh: bool) -> None:
     kind = type(model).__name__
     if isinstance(layer.weight, nn.parameter.UninitializedParameter):
-        raise ModelError(f"head: {head!r} of {kind} is lazy; run one batch through the model first")
+        raise ModelError(f"{head!r} of {kind} is lazy; run one batch through the model first", field="head")
     if fresh and (nn.utils.parametrize.is_parametrized(layer) or "weight" not in layer._parameters):
-        raise ModelError(f"head: {head!r} of {kind} is parametrized and cannot be drawn anew; use init='copy'")
+        raise ModelError(
+            f"{head!r} of {kind} is parametrized and cannot be re-initialised; use init='copy'", field="head"
+        )
     own = {id(parameter) for parameter in layer.parameters()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in own and name.rpartition(".")[0] not in paths and not name.startswith(f"{head}."):
-            raise ModelError(f"head: {head!r} of {kind} shares its weights with {name!r}; heads of their own cannot")
+            raise ModelError(
+                f"{head!r} of {kind} shares its weights with {name!r}; separate heads cannot", field="head"
+            )
 
 
 # Tensors without values cannot show that what follows the head changes nothing.
@@ -72,10 +77,10 @@ _NO_VALUES = (
 
 
 class HeadMustBeLast(NamedTuple):
-    """The features in a box, on their way from the head's place to the model's output.
+    """The features in a box, passed from the head's place to the model's output.
 
     A model that ends in that place returns the box. Any layer that follows fails on it, or changes its type. The check
-    needs no values, so that it holds under `torch.compile`, `torch.export`, `torch.jit.trace`, fx and vmap, and on the
+    needs no values, so it works under `torch.compile`, `torch.export`, `torch.jit.trace`, fx and vmap, and on the
     meta device. Compilers show the name of this class in their errors.
     """
 
@@ -88,12 +93,12 @@ class HeadPlace(nn.Identity):
     boxed = False
 
     def forward(self, input: Tensor) -> Any:
-        """The features, boxed during the check."""
+        """Return the features, boxed during the check."""
         return HeadMustBeLast(input) if self.boxed else input
 
 
 def boxed_features(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
-    """f(x), or an error if anything follows the head that was taken out at ``path``."""
+    """Return f(x), or raise if anything follows the head that was taken out at ``path``."""
     place = cast(HeadPlace, backbone.get_submodule(path))
     place.boxed = True
     try:
@@ -110,12 +115,12 @@ def boxed_features(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
 
 
 def first_features(backbone: nn.Module, path: str, x: Tensor) -> tuple[Tensor, bool | None]:
-    """f(x), and whether something follows the head that changes no values, such as a cast or a reshape.
+    """Return f(x), and whether something follows the head that changes no values, such as a cast or a reshape.
 
-    It is None if an empty batch cannot tell.
+    An empty batch cannot show this; the second value is then None.
 
     Raises:
-        ValueError: something follows the head and changes values.
+        ModelError: something follows the head and changes values.
     """
     try:
         return boxed_features(backbone, path, x), False
@@ -128,7 +133,7 @@ def first_features(backbone: nn.Module, path: str, x: Tensor) -> tuple[Tensor, b
 
 
 def _features_by_value(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
-    """f(x), or an error if the head's place passes on −f(x) and the model returns anything else."""
+    """Return f(x), or raise if the model returns anything but −f(x) when the head's place passes on −f(x)."""
     seen: list[Tensor] = []
 
     def negate(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
@@ -140,13 +145,14 @@ def _features_by_value(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
     try:
         negated = backbone(x)
     except RuntimeError as error:
-        if seen:  # a later layer met features where it expected that layer's output
+        if seen:  # a later layer got features instead of that layer's output
             raise ModelError(_misplaced(backbone, path)) from error
         if x.is_floating_point() or isinstance(error, torch.OutOfMemoryError):
             raise
-        raise ModelError(  # not before it was tried: a model may scale its images itself
-            f"images: {x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
-            "model was trained: x.float() / 255"
+        raise ModelError(  # only after it failed: a model may scale its images itself
+            f"{x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
+            "model was trained: x.float() / 255",
+            field="images",
         ) from error
     finally:
         hook.remove()

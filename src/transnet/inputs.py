@@ -1,7 +1,7 @@
 """Validate user input. Every error states what would work.
 
-Values are read only from CPU tensors that have some: on a GPU that would synchronise it and break CUDA graphs, and
-compilers, tracers, `torch.func.vmap` and the meta device have shapes without values.
+Values are checked for CPU tensors only: reading them from a GPU would synchronise it and break CUDA graphs. Under
+compilers, tracers and `torch.func.vmap`, and on the meta device, tensors have shapes but no values to check.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ Transform = str | tuple[str, Callable[[Tensor], Tensor]]
 def parse_transforms(
     transforms: str | Iterable[Transform],
 ) -> tuple[tuple[str, ...], dict[str, Callable[[Tensor], Tensor]]]:
-    """Names in order, and the functions of the custom ones."""
+    """Return the names in order, and the functions of the custom transforms."""
     if isinstance(transforms, str):
         return d4.parse(transforms), {}
     if not isinstance(transforms, Iterable):
@@ -32,10 +32,10 @@ def parse_transforms(
             name, function = item
             if not isinstance(name, str) or not name or "," in name or name in d4.NAMES:
                 raise ModelError(
-                    f"transforms: {name!r} cannot name a custom transform; D4's names and commas are taken"
+                    f"{name!r} cannot name a custom transform; D4's names and commas are taken", field="transforms"
                 )
             if custom.setdefault(name, function) != function:
-                raise ModelError(f"transforms: {name!r} names two different functions")
+                raise ModelError(f"{name!r} names two different functions", field="transforms")
             names.append(name)
         else:
             names += d4.parse((item,))
@@ -50,9 +50,9 @@ def check_options(*, heads: str, init: str, bn: str) -> None:
 
 
 def one_of(argument: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise where an option is none of the known ones."""
+    """Raise if an option is none of the known ones."""
     if value not in known:
-        raise ModelError(f"{argument}: unknown {value!r}; known are {' '.join(known)}")
+        raise ModelError(f"unknown {value!r}; known are {' '.join(known)}", field=argument)
 
 
 def check_eval_output(value: Any, names: tuple[str, ...]) -> None:
@@ -60,21 +60,22 @@ def check_eval_output(value: Any, names: tuple[str, ...]) -> None:
     one_of("eval_output", value, get_args(EvalOutput))
     if value == "pruned" and "r0" not in names:
         raise ModelError(
-            f"eval_output: 'pruned' is the identity head r0, and the transforms are {' '.join(names)}; add r0 to them, "
-            "or use eval_output='full' or 'heads'"
+            f"'pruned' is the identity head r0, and the transforms are {' '.join(names)}; add r0 to them, "
+            "or use eval_output='full' or 'heads'",
+            field="eval_output",
         )
 
 
 def head_indices(names: str | Iterable[str], known: tuple[str, ...]) -> tuple[int, ...]:
-    """The numbers of the named heads; a repeated name means its first head."""
+    """Return the indices of the named heads; a repeated name means its first head."""
     if not isinstance(names, Iterable):
         raise TypeError(f"heads: {names!r} was given; names are needed, of {' '.join(known)}")
     names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
     if not names:
-        raise ModelError(f"heads: none given; this network has {' '.join(known)}")
+        raise ModelError(f"none given; this network has {' '.join(known)}", field="heads")
     for name in names:
         if name not in known:
-            raise ModelError(f"heads: unknown {name!r}; this network has {' '.join(known)}")
+            raise ModelError(f"unknown {name!r}; this network has {' '.join(known)}", field="heads")
     return tuple(known.index(name) for name in names)
 
 
@@ -86,9 +87,9 @@ def check_prunable(name: str, known: tuple[str, ...], *, custom: bool, sized: bo
         works = f"{calls} would work" if calls else "only heads of D4's transforms can be pruned to"
         raise ModelError(f"prune: there is no head {name!r} among {' '.join(known)}; {works}")
     if custom:
-        raise ModelError(f"prune: {name!r} is a custom transform; only those of D4 fold into the weights")
+        raise ModelError(f"prune: {name!r} is a custom transform; only D4's can be folded into the weights")
     if name != "r0" and not sized:
-        raise ModelError(f"prune({name!r}): image_size=… is needed, since the folded network is tied to one size")
+        raise ModelError(f"prune({name!r}) needs it, because a folded network is tied to one size", field="image_size")
 
 
 def check_transformed(name: str, x: Tensor, y: Any) -> None:
@@ -102,17 +103,17 @@ def check_transformed(name: str, x: Tensor, y: Any) -> None:
 
 
 def traced(x: Tensor) -> bool:
-    """Whether the forward becomes a graph: it is compiled, exported, or traced by `torch.jit` or fx."""
+    """Return whether the forward is being compiled, exported, or traced by `torch.jit` or fx."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or isinstance(x, torch.fx.Proxy)
 
 
 def readable(x: Tensor) -> bool:
-    """Whether reading the values costs nothing and cannot become part of a graph."""
+    """Return whether the values can be read at no cost and without becoming part of a graph."""
     return x.device.type == "cpu" and not traced(x)
 
 
 def certain(condition: Tensor) -> bool:
-    """Whether a condition is true; False if nobody knows, because the tensor has no value that could be read."""
+    """Return whether a condition is true; False if the tensor has no values to read."""
     try:
         return bool(condition)
     except RuntimeError:  # under vmap, or for a fake tensor
@@ -129,7 +130,7 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
         return
     if not isinstance(x, Tensor) or x.ndim != 4:
         given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ModelError(f"images: {given} was given; a batch of shape (B, C, H, W) is needed")
+        raise ModelError(f"{given} was given; a batch of shape (B, C, H, W) is needed", field="images")
     if square and x.shape[-1] != x.shape[-2]:
         turned = list(dict.fromkeys(square))
         swap = "swaps height and width and needs" if len(turned) == 1 else "swap height and width and need"
@@ -137,7 +138,7 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
             f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(turned)} {swap} square images; r0 r2 m0 m2 work on any"
         )
     if readable(x) and x.is_floating_point() and certain(~torch.isfinite(x).all()):
-        raise ModelError("images: the batch holds NaN or infinite values")
+        raise ModelError("the batch holds NaN or infinite values", field="images")
 
 
 def check_logits(logits: Tensor) -> None:
@@ -146,8 +147,9 @@ def check_logits(logits: Tensor) -> None:
         raise TypeError(f"logits: a tensor is needed, {type(logits).__name__} was given")
     if logits.ndim != 3:
         raise ModelError(
-            f"logits: shape {tuple(logits.shape)} was given; (B, heads, K) is needed: net.logits(x), which net(x) "
-            "returns in training mode only"
+            f"shape {tuple(logits.shape)} was given; (B, heads, K) is needed: net.logits(x), which net(x) "
+            "returns in training mode only",
+            field="logits",
         )
 
 
@@ -166,17 +168,20 @@ def check_criterion(
     if any(given.values()):
         settings = " and ".join(name for name in given if given[name])
         raise ModelError(
-            f"criterion: {settings} cannot be combined with it; build it into the criterion, such as "
-            "nn.CrossEntropyLoss(label_smoothing=0.1)"
+            f"{settings} cannot be combined with it; build it into the criterion, such as "
+            "nn.CrossEntropyLoss(label_smoothing=0.1)",
+            field="criterion",
         )
 
 
 def mean_loss(value: Tensor, batch: int) -> Tensor:
-    """The mean of what a criterion returned for a batch: a scalar, or one value per image."""
+    """Return the mean of a criterion's result for a batch, which is a scalar or one value per image."""
     if isinstance(value, Tensor) and (value.ndim == 0 or value.shape == (batch,)):
         return value.mean()
     given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-    raise ModelError(f"criterion: it returned {given}; a scalar tensor or one value per image, ({batch},), is needed")
+    raise ModelError(
+        f"it returned {given}; a scalar tensor or one value per image, ({batch},), is needed", field="criterion"
+    )
 
 
 def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weight: Tensor | None) -> None:
@@ -186,12 +191,13 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
         if not isinstance(value, Tensor) and not (name == "sample_weight" and value is None):
             raise TypeError(f"{name}: a tensor is needed, {type(value).__name__} was given")
     if not 0 <= label_smoothing <= 1:
-        raise ModelError(f"label_smoothing: {label_smoothing} was given; 0 to 1 is needed")
+        raise ModelError(f"{label_smoothing} was given; 0 to 1 is needed", field="label_smoothing")
     batch, _, k = logits.shape
     if k == 1:
         raise ModelError(
-            "logits: the cross-entropy of a single class is always 0; use two classes, or "
-            "criterion=nn.BCEWithLogitsLoss() with targets of shape (B, 1)"
+            "the cross-entropy of a single class is always 0; use two classes, or "
+            "criterion=nn.BCEWithLogitsLoss() with targets of shape (B, 1)",
+            field="logits",
         )
     if y.shape == (batch,):
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -200,27 +206,32 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
             low, high = y.long().aminmax()
             if certain((low < 0) | (high >= k)):
                 raise ModelError(
-                    f"targets: labels {int(low)}…{int(high)} with {k} classes; 0…{k - 1} are valid; to ignore "
-                    "a label, use criterion=nn.CrossEntropyLoss(ignore_index=…)"
+                    f"labels {int(low)}…{int(high)} with {k} classes; 0…{k - 1} are valid; to ignore "
+                    "a label, use criterion=nn.CrossEntropyLoss(ignore_index=…)",
+                    field="targets",
                 )
     elif y.shape == (batch, k):
         if not y.is_floating_point():
             raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; probabilities must be floating point")
         if readable(y) and certain(~(y >= 0).all()):
-            raise ModelError("targets: probabilities must be 0 or more, and not NaN")
+            raise ModelError("probabilities must be 0 or more, and not NaN", field="targets")
         if readable(y) and batch:
             least, most = y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)).aminmax()
             if certain((least < 1 - 1e-2) | (most > 1 + 1e-2)):
                 raise ModelError(
-                    f"targets: rows sum to {float(least):.3g}…{float(most):.3g}; probabilities must sum to 1. "
-                    "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()"
+                    f"rows sum to {float(least):.3g}…{float(most):.3g}; probabilities must sum to 1. "
+                    "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()",
+                    field="targets",
                 )
     else:
         raise ModelError(
-            f"targets: shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed"
+            f"shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed",
+            field="targets",
         )
     if sample_weight is not None:
         if sample_weight.shape != (batch,):
-            raise ModelError(f"sample_weight: shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed")
+            raise ModelError(
+                f"shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed", field="sample_weight"
+            )
         if readable(sample_weight) and certain(~((sample_weight.sum() > 0) & (sample_weight >= 0).all())):
-            raise ModelError("sample_weight: 0 or more each, and more than 0 in all, is needed")
+            raise ModelError("weights of 0 or more with a positive sum are needed", field="sample_weight")

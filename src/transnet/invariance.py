@@ -9,7 +9,7 @@ of w on the invariant kernels, so ``relative`` = ‖w − w̄‖ / ‖w‖ is th
 cosine of one angle: cosine² + relative² = 1. Compare models under one group only; a set of transforms is
 completed to the group that it generates.
 
-Each kernel is compared with its own transforms only. So the score does not see equivariance that permutes channels: the
+Each kernel is compared with its own transforms only, so the score does not see equivariance that permutes channels: the
 kernels of a group-equivariant network score like random ones.
 """
 
@@ -29,10 +29,10 @@ ROTATIONS = "r0,r1,r2,r3"
 
 
 def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2") -> Tensor:
-    """One value for each output kernel of a convolution's weight; differentiable.
+    """Return the score of each output kernel of a convolution's weight; differentiable.
 
-    Use it on a single layer; ``layer_invariance`` does all of a model's. A kernel of zeros counts as perfectly
-    invariant: l2 and relative 0, cosine and pearson 1.
+    Use it for a single layer, and ``layer_invariance`` for all layers of a model. A kernel of zeros counts as
+    perfectly invariant: l2 and relative 0, cosine and pearson 1.
 
     Args:
         weight: of shape (O, I, k, k).
@@ -40,14 +40,11 @@ def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, mea
         measure: ``l2``, the paper's IS; ``relative``, IS divided by ‖w‖; ``cosine`` or ``pearson``, the
             similarity or correlation of w with its group mean. The first two are distances, the others rise
             with invariance.
-
-    Returns:
-        O values.
     """
     if measure not in get_args(Measure):
-        raise ModelError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+        raise ModelError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
     if weight.ndim != 4 or weight.shape[-1] != weight.shape[-2]:
-        raise ModelError(f"weight: shape {tuple(weight.shape)}; the kernels must be square, shape (O, I, k, k)")
+        raise ModelError(f"shape {tuple(weight.shape)}; the kernels must be square, shape (O, I, k, k)", field="weight")
     mean = group_mean(weight, group).flatten(1)
     kernels = weight.flatten(1)
     if measure == "l2":
@@ -58,13 +55,13 @@ def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, mea
         rounding = 8 * torch.finfo(kernels.dtype).eps * _norm(kernels)
         # w and w̄ have the same average, so that the centred w̄ is a projection of the centred w.
         kernels, mean = (values - values.mean(1, keepdim=True) for values in (kernels, mean))
-        constant = _norm(kernels) <= rounding  # what is left of such a kernel is noise
+        constant = _norm(kernels) <= rounding  # the rest of such a kernel is noise
         kernels, mean = (values.masked_fill(constant[:, None], 0) for values in (kernels, mean))
     return _ratio(_norm(mean), _norm(kernels), otherwise=1.0)
 
 
 def group_mean(weight: Tensor, group: str | Iterable[str] = ROTATIONS) -> Tensor:
-    """w̄, the nearest invariant kernels (Lemma 3): use it to make kernels invariant."""
+    """Return w̄, the nearest invariant kernels (Lemma 3)."""
     elements = d4.generate(group)
     return torch.stack([d4.apply(t, weight) for t in elements]).mean(0)
 
@@ -73,10 +70,10 @@ def group_mean(weight: Tensor, group: str | Iterable[str] = ROTATIONS) -> Tensor
 def layer_invariance(
     model: nn.Module, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2"
 ) -> dict[str, Tensor]:
-    """The score of every kernel, by layer, in the model's order: the data of the paper's Figs. 5 and 6.
+    """Return the score of every kernel, by layer, in the model's order: the data of the paper's Figs. 5 and 6.
 
-    Works on any model where it is, without copying it. 1×1 convolutions (always invariant) and those with
-    kernels that are not square (no quarter turn acts on them) are left out; a ResNet-18 has the paper's 17.
+    1×1 convolutions, which are always invariant, and kernels that are not square, on which quarter turns do not act,
+    are left out. A ResNet-18 has the paper's 17 layers.
     """
     return {name: invariance_score(weight.detach(), group, measure) for name, weight in kernels(model).items()}
 
@@ -112,11 +109,11 @@ def summarise_layers(
 def invariance_penalty(
     model: nn.Module, group: str | Iterable[str] = ROTATIONS, layers: Iterable[str] | None = None
 ) -> Tensor:
-    """A differentiable scalar in [0, 1] that pulls kernels towards invariance: add it to a loss with a weight.
+    """Return a differentiable scalar in [0, 1] that pulls kernels towards invariance; add it to a loss with a weight.
 
-    The mean over layers of the mean over kernels of relative², the share of each kernel's squared norm that
-    is not invariant. It does not depend on the kernels' scale, which batch norm makes meaningless and weight
-    decay already presses. The paper only suggests such a term.
+    It is the mean over layers of the mean over kernels of relative², the share of each kernel's squared norm that is
+    not invariant. It does not depend on the scale of the kernels, which batch norm makes meaningless and weight decay
+    already reduces. The paper suggests such a term but does not test it.
 
     Args:
         model: any model with convolutions.
@@ -128,7 +125,7 @@ def invariance_penalty(
     unknown = [name for name in names if name not in found]
     if unknown or not names:
         given = f"unknown {', '.join(map(repr, unknown))}" if unknown else "none given"
-        raise ModelError(f"layers: {given}; square kernels larger than 1×1 are in {', '.join(found) or 'none'}")
+        raise ModelError(f"{given}; square kernels larger than 1×1 are in {', '.join(found) or 'none'}", field="layers")
     terms = []
     for name in names:
         weight = found[name]
@@ -140,23 +137,23 @@ def invariance_penalty(
 def random_kernel_score(
     shape: tuple[int, int, int] | torch.Size, group: str | Iterable[str] = ROTATIONS, measure: Measure = "relative"
 ) -> float:
-    """What a kernel of independent N(0, 1) entries scores: the value to hold a trained layer's mean against.
+    """Return the expected score of a kernel of independent N(0, 1) entries, to compare a trained layer's mean with.
 
-    The expectation, exactly. With n entries and invariant kernels of dimension d, ‖w − w̄‖² and ‖w̄‖² are
+    The expectation is exact. With n entries and invariant kernels of dimension d, ‖w − w̄‖² and ‖w̄‖² are
     independent χ² of n − d and d degrees, so that
 
         E[l2] = χ(n − d),   E[relative] = χ(n − d) / χ(n),   E[cosine] = χ(d) / χ(n)
 
     with χ(ν) = √2 Γ((ν + 1)/2) / Γ(ν/2), the mean of a χ distribution; about √(1 − d/n) for relative. Centring
-    takes one invariant dimension away: E[pearson] = χ(d − 1) / χ(n − 1).
+    removes one invariant dimension: E[pearson] = χ(d − 1) / χ(n − 1).
 
     Args:
         shape: (I, k, k), one kernel's.
         group: names of transforms; the group that they generate is used.
-        measure: as in ``invariance_score``. l2 is for entries of variance 1: multiply by their deviation.
+        measure: as in ``invariance_score``. l2 is for entries of variance 1; multiply it by their standard deviation.
     """
     if measure not in get_args(Measure):
-        raise ModelError(f"measure: unknown {measure!r}; known are {' '.join(get_args(Measure))}")
+        raise ModelError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
     channels, side, _ = shape
     positions = torch.arange(side * side).reshape(side, side)
     orbits = torch.stack([d4.apply(t, positions) for t in d4.generate(group)]).amin(0).unique().numel()
@@ -171,7 +168,7 @@ def random_kernel_score(
 
 
 def kernels(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of all convolutions with square kernels larger than 1×1, by layer."""
+    """Return the weights of all convolutions with square kernels larger than 1×1, by layer."""
     return {
         name: module.weight
         for name, module in model.named_modules()

@@ -38,11 +38,11 @@ class TransNet(TimmConventions, nn.Module):
 
     Args:
         model: any module that maps images to class scores and whose last layer is an `nn.Linear`.
-        transforms: names of `transnet.d4`, as a sequence or ``"r0,r1"``; ``("name", callable)`` pairs may stand
-            among them, where the callable maps a batch of images to one of the same shape. A name may repeat:
+        transforms: names of `transnet.d4`, as a sequence or ``"r0,r1"``; ``("name", callable)`` pairs may be
+            among them; the callable maps a batch of images to one of the same shape. A name may repeat:
             ``("r0", "r0")`` is the paper's "Architecture only".
         heads: ``"separate"``, or ``"shared"`` for one g under all transforms (the paper's "Algorithm only").
-        init: ``"fresh"`` draws every head anew; ``"copy"`` starts each as the model's own, for fine-tuning.
+        init: ``"fresh"`` initialises the heads randomly, ``"copy"`` as copies of the model's own head.
         bn: ``"joint"`` takes batch-norm statistics over all copies of the batch, ``"separate"`` per transform,
             as a loop of one forward per transform would (Alg. 1 to the letter).
         head: path of the last linear layer, such as ``"head.fc"``, if it cannot be found automatically.
@@ -63,10 +63,10 @@ class TransNet(TimmConventions, nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(model, TransNet):
-            raise TypeError("model: a TransNet was given, which has its heads already; give a plain model: net.prune()")
+            raise TypeError("model: a TransNet was given, which already has its heads; give a plain model: net.prune()")
         inputs.check_options(heads=heads, init=init, bn=bn)
         self._names, self._custom = inputs.parse_transforms(transforms)
-        self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one where it has several names
+        self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one if it has several names
         self.eval_output = eval_output
         self._bn = bn
         self._checked = self._no_op_follows = self._compared = False
@@ -93,7 +93,7 @@ class TransNet(TimmConventions, nn.Module):
 
     @property
     def eval_output(self) -> inputs.EvalOutput:
-        """What ``net(x)`` returns in evaluation mode: ``"full"``, ``"pruned"`` or ``"heads"``; it can be assigned."""
+        """The output in evaluation mode: ``"full"``, ``"pruned"`` or ``"heads"``. It can be assigned."""
         return self._eval_output
 
     @eval_output.setter
@@ -102,7 +102,7 @@ class TransNet(TimmConventions, nn.Module):
         self._eval_output = value
 
     def forward(self, x: Tensor) -> Tensor:
-        """In training mode, `logits`; in evaluation mode, what ``eval_output`` names."""
+        """Return `logits` in training mode, and the output that ``eval_output`` names in evaluation mode."""
         if self.training or self._eval_output == "heads":
             return self.logits(x)
         if self._eval_output == "pruned":
@@ -110,9 +110,9 @@ class TransNet(TimmConventions, nn.Module):
         return self.logits(x).mean(1)
 
     def logits(self, x: Tensor, *, across: bool = False) -> Tensor:
-        """h_t(t(x)) for every t, in every mode: (B, m, K), with the heads in the order of ``transforms``.
+        """Return h_t(t(x)) for every t, in every mode: (B, m, K), with the heads in the order of ``transforms``.
 
-        With ``across`` every head sees every copy: (B, m, m, K), the copies first, without a further pass.
+        With ``across``, every head sees every copy: (B, m, m, K), copies first. This needs no further pass.
         """
         return self._logits(x, range(len(self._names)), across=across)
 
@@ -139,7 +139,7 @@ class TransNet(TimmConventions, nn.Module):
         return d4.keep_format(y, x)
 
     def _features(self, x: Tensor) -> Tensor:
-        """f(x); the first batch shows whether the layer that was taken out was the model's last."""
+        """Return f(x). The first batch also shows whether the layer that was taken out was the model's last."""
         if inputs.traced(x) and not self._no_op_follows:
             return boxed_features(self.backbone, self._head_paths[0], x)  # reading `_checked` would make it a guard
         if self._checked:
@@ -158,7 +158,7 @@ class TransNet(TimmConventions, nn.Module):
     # ------------------------------------------------------------------------------------------- section 3.2: Alg. 1
 
     def loss(self, x: Tensor, y: Tensor, **kw: Any) -> Tensor:
-        """L_T(h_T, B) of Alg. 1 on one batch, over all heads in every mode: `loss_of` of ``net.logits(x)``.
+        """Return L_T(h_T, B) of Alg. 1 for one batch, over all heads in every mode: `loss_of` of ``net.logits(x)``.
 
         Under DDP, Accelerate or `torch.compile` call ``net.loss_of(wrapped(x), y)`` in training mode, so that the
         wrapper's own forward runs.
@@ -166,7 +166,7 @@ class TransNet(TimmConventions, nn.Module):
         return self.loss_of(self.logits(x), y, **kw)
 
     def loss_of(self, output: Tensor, y: Tensor, *, distillation: float = 0.0, **kw: Any) -> Tensor:
-        """`heads_loss` of ``output``, plus ``distillation`` times the loss that trains the identity head on all heads.
+        """Return `heads_loss` of ``output``, plus ``distillation`` times the self-distillation loss.
 
         Args:
             output: (B, m, K), the output of the network in training mode.
@@ -189,16 +189,16 @@ class TransNet(TimmConventions, nn.Module):
         average: Literal["logits", "probabilities"] = "logits",
         flip: bool = False,
     ) -> Tensor:
-        """h_T(x), the mean over heads of h_t(t(x)): shape (B, K), at one pass of the backbone per head.
+        """Return h_T(x), the mean over heads of h_t(t(x)): (B, K), at one pass of the backbone per head.
 
         It changes neither the mode nor gradients: call ``net.eval()`` and `torch.no_grad` as for any model.
 
         Args:
             x: a batch of images.
             heads: names of the heads to use, all by default; a repeated name means its first head.
-            average: the mean of logits (the paper says the mean of the outputs) or of probabilities.
-            flip: add the left-right flipped images, h_t(t(flip(x))), at twice the passes. Only where flipped
-                images are natural.
+            average: the mean of logits (the paper's "mean of the outputs") or of probabilities.
+            flip: flip TTA: also average over h_t(t(flip(x))), at twice the passes. Use it only if flipped images are
+                natural.
         """
         inputs.one_of("average", average, ("logits", "probabilities"))
         which = range(len(self._names)) if heads is None else inputs.head_indices(heads, self._names)
@@ -210,7 +210,7 @@ class TransNet(TimmConventions, nn.Module):
     # ------------------------------------------------------------------------------------------ section 3.4: pruning
 
     def keep(self, *names: str) -> "TransNet":
-        """A smaller TransNet with these heads only, which shares nothing with this one.
+        """Return a smaller TransNet with these heads only, which shares nothing with this one.
 
         It keeps ``eval_output``, except that without r0 ``"pruned"`` becomes ``"full"``.
         """
@@ -229,13 +229,13 @@ class TransNet(TimmConventions, nn.Module):
         return net
 
     def prune(self, name: str = "r0", *, image_size: int | tuple[int, int] | None = None) -> nn.Module:
-        """The model's own class with its own state-dict keys: the backbone and one head, the identity's.
+        """Return the model's own class with its own state-dict keys: the backbone and the identity head.
 
         Args:
-            name: the head to keep. Any other than r0 has its transform folded into the weights (Prop. 1 made
+            name: the head to keep. The transform of any head other than r0 is folded into the weights (Prop. 1 made
                 exact), so that the result takes the untransformed image, of ``image_size`` only. Layers whose
-                padding had to change then have one more state-dict key, so that the plain model refuses them.
-            image_size: side, or (height, width), of the images; needed where ``name`` is not r0.
+                padding had to change have one more state-dict key, so that a plain model refuses the weights.
+            image_size: side, or (height, width), of the images; required unless ``name`` is r0.
         """
         inputs.check_prunable(name, self._names, custom=name in self._custom, sized=image_size is not None)
         model = copy_module(self.backbone)
@@ -254,7 +254,7 @@ class TransNet(TimmConventions, nn.Module):
         return net
 
     def extra_repr(self) -> str:
-        """What `repr` shows before the submodules."""
+        """Describe the network in its `repr`."""
         shared = ", heads=shared" if len(self.heads) < len(self._names) else ""
         return f"transforms={','.join(self._names)}{shared}, bn={self._bn}"
 
@@ -271,11 +271,11 @@ def heads_loss(
     sample_weight: Tensor | None = None,
     reduction: Literal["mean", "none"] = "mean",
 ) -> Tensor:
-    """The mean over heads of the mean cross-entropy (Alg. 1), or of any other classification loss.
+    """Return the mean over heads of the mean cross-entropy (Alg. 1), or of any other classification loss.
 
     Args:
         logits: (B, m, K), from ``net(x)`` in training mode or from ``net.logits(x)``.
-        y: class indices (B,), or probabilities (B, K) as mixup and CutMix make them; anything that ``criterion`` takes.
+        y: class indices (B,), probabilities (B, K) as from mixup and CutMix, or whatever ``criterion`` takes.
         criterion: called as ``criterion(logits[:, j], y)`` for each head j instead of the cross-entropy, such as
             ``nn.CrossEntropyLoss(weight=w)`` or, for several labels per image, ``nn.BCEWithLogitsLoss()``. It returns
             a scalar or one value per image. Give smoothing, weights and reduction to the criterion itself.
@@ -296,6 +296,6 @@ def heads_loss(
     if sample_weight is None:
         per_head = each.mean(0)
     else:
-        share = sample_weight.to(torch.promote_types(each.dtype, torch.float32))  # a sum of halves would overflow
+        share = sample_weight.to(torch.promote_types(each.dtype, torch.float32))  # float16 sums would overflow
         per_head = (each * (share / share.sum())[:, None]).sum(0)
     return per_head if reduction == "none" else per_head.mean()

@@ -31,7 +31,7 @@ def test_the_settings_choose_the_terms() -> None:
 @pytest.mark.parametrize("transforms", ["r0", "r1,r2"])
 def test_without_two_heads_or_the_identity_s_there_is_nothing_to_teach(tmp_path: Path, transforms: str) -> None:
     data = images_file(tmp_path / "x.npz")
-    with pytest.raises(ConfigError, match="distillation: .*r0"):
+    with pytest.raises(ConfigError, match="distillation"):
         run(data, tmp_path / "run", transforms=transforms, distillation=1.0)
     assert not (tmp_path / "run").exists()
 

@@ -144,7 +144,7 @@ class Naive:
         self.workers, self.batch = 0 if args.quick else 12, batch
         data = open_data(args.data)
         transform = v2.Compose([
-            v2.ToImage(), v2.RandomCrop(data.image_size, padding=data.augmentation.pad), v2.RandomHorizontalFlip(),
+            v2.ToImage(), v2.RandomCrop(data.image_size, padding=data.geometry.pad), v2.RandomHorizontalFlip(),
             v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std),
         ])  # fmt: skip
 
@@ -155,7 +155,7 @@ class Naive:
             def __getitem__(self, i):
                 return transform(images[i]), labels[i]
 
-        images, labels = data.train.resident(data.image_size).numpy(), data.train.labels
+        images, labels = data.train.resident(data.geometry.stored).numpy(), data.train.labels
         self.loader = torch.utils.data.DataLoader(
             Items(), batch, shuffle=True, num_workers=self.workers, pin_memory=self.device == "cuda", drop_last=True
         )

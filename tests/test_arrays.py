@@ -42,7 +42,7 @@ def test_given_parts_are_kept(tmp_path: Path) -> None:
     arrays = {f"x_{part}": x[rows] for part, rows in ranges.items()}
     arrays |= {f"y_{part}": LABELS[rows] for part, rows in ranges.items()}
     data = open_data(saved(tmp_path, **arrays))
-    assert np.array_equal(data.test.resident(16).numpy(), x[16:])
+    assert np.array_equal(data.test.resident((16, 16)).numpy(), x[16:])
     assert data.val is not None
     assert np.array_equal(data.val.decode(0), x[10])
     assert data.val.labels.tolist() == LABELS[10:16].tolist()
@@ -65,7 +65,7 @@ def test_whole_numbers_of_other_types_are_taken(tmp_path: Path) -> None:
     x = images()
     floats = x.astype(np.float32)
     data = open_data(saved(tmp_path, x_train=floats, y_train=LABELS, x_test=floats[:2], y_test=LABELS[:2]))
-    assert np.array_equal(data.train.resident(16).numpy(), x)
+    assert np.array_equal(data.train.resident((16, 16)).numpy(), x)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_whole_numbers_of_other_types_are_taken(tmp_path: Path) -> None:
         ({"x": images().transpose(0, 3, 1, 2), "y": LABELS}, r"transpose\(0, 2, 3, 1\)"),
         ({"x": images()[0, 0], "y": LABELS}, "images are"),
         ({"x": images() / 255.0, "y": LABELS}, "multiply by 255"),
-        ({"x": images() * 2.0, "y": LABELS}, "pixels lie in 0…255"),
+        ({"x": images() * 2.0, "y": LABELS}, "pixels are in 0…255"),
         ({"x": images() - 1.0, "y": LABELS}, "values from -1.0"),
-        ({"x": np.where(images() == 0, np.nan, 7.0), "y": LABELS}, "pixels lie in 0…255"),
+        ({"x": np.where(images() == 0, np.nan, 7.0), "y": LABELS}, "pixels are in 0…255"),
         ({"x": images(), "y": LABELS - 1}, "label -1 is out of range"),
         ({"x": images(), "y": LABELS * 0 - 2}, "label -2 is out of range"),
         ({"x": images(), "y": LABELS * 10**10 + 7}, "label 10000000007 is out of range; 20 images"),

@@ -8,14 +8,14 @@ from torch import Tensor
 from small_runs import plain
 from transnet import TransNet, heads_loss
 from transnet.data.augment import CUTMIX, MIXUP, Plan, View, mix, plan, seed_for
+from transnet.data.geometry import Geometry
 from transnet.model import TransNet as Model
 
-CPU = torch.device("cpu")
 MEAN, STD = (0.2, 0.5, 0.7), (0.3, 0.25, 0.2)
 
 
 def view(size: int = 8, stored: int = 8, pad: int = 0) -> View:
-    return View.of(size=size, stored=stored, pad=pad, mean=MEAN, std=STD, device=CPU)
+    return View.create(Geometry.square(size, stored=stored, pad=pad), mean=MEAN, std=STD)
 
 
 def stored(n: int = 12, size: int = 8) -> Tensor:
@@ -70,38 +70,46 @@ def test_half_of_the_images_are_flipped_and_crops_fill_the_range() -> None:
 # ---------------------------------------------------------------------------------------------------------- the pixels
 
 
-def by_hand(image: Tensor, geometry: View, crop: Tensor, flip: bool) -> Tensor:
+def by_hand(image: Tensor, geometry: Geometry, crop: Tensor, flip: bool) -> Tensor:
     """One image the plain way: normalise, pad with zeros (the mean colour), crop, flip."""
     x = (image.double() / 255 - torch.tensor(MEAN, dtype=torch.double)) / torch.tensor(STD, dtype=torch.double)
     x = torch.nn.functional.pad(x.permute(2, 0, 1), (geometry.pad,) * 4)
-    places = x.shape[-1] - geometry.size + 1
-    top, left = (int(c * places) for c in crop.tolist())
-    x = x[:, top : top + geometry.size, left : left + geometry.size]
+    (height, width), (h, w) = x.shape[-2:], geometry.size
+    top, left = int(crop[0] * (height - h + 1)), int(crop[1] * (width - w + 1))
+    x = x[:, top : top + h, left : left + w]
     return x.flip(-1) if flip else x
 
 
 @pytest.mark.parametrize(
     "geometry",
-    [view(), view(pad=1), view(pad=4), view(size=5, stored=8), view(size=5, stored=8, pad=2), view(size=12, pad=3)],
-    ids=lambda v: f"{v.stored}+{v.pad}→{v.size}",
+    [
+        Geometry.square(8),
+        Geometry.square(8, pad=1),
+        Geometry.square(8, pad=4),
+        Geometry.square(5, stored=8),
+        Geometry.square(5, stored=8, pad=2),
+        Geometry.square(12, stored=8, pad=3),
+        Geometry((3, 7), (6, 8)),
+        Geometry((8, 6), (6, 8), pad=1),
+    ],
+    ids=lambda g: f"{g.stored}+{g.pad}→{g.size}",
 )
-def test_training_images_equal_the_plain_way(geometry: View) -> None:
-    images, order = stored(), torch.tensor([3, 0, 3, 11, 7, 5])
+def test_training_images_equal_the_plain_way(geometry: Geometry) -> None:
+    images, order = stored()[:, : geometry.stored[0]], torch.tensor([3, 0, 3, 11, 7, 5])
     crop = torch.tensor([[0.0, 0.0], [0.999, 0.999], [0.5, 0.1], [0.3, 0.7], [0.0, 0.999], [0.6, 0.6]])
     flip = torch.tensor([False, True, True, False, True, False])
-    got = geometry.train(images, order, crop, flip)
+    got = View.create(geometry, mean=MEAN, std=STD).train(images, order, crop, flip)
     for k, i in enumerate(order.tolist()):
         expected = by_hand(images[i], geometry, crop[k], bool(flip[k]))
         torch.testing.assert_close(got[k].double(), expected, atol=2e-6, rtol=0)
 
 
 def test_every_crop_position_is_reached_and_equally_often() -> None:
-    geometry = view(size=5, stored=8)
     # Each pixel's first channel is its row times eight plus its column: the crop's corner can be read off.
     image = torch.arange(64, dtype=torch.uint8).view(1, 8, 8, 1).expand(1, 8, 8, 3)
     n = 8000
     crop = plan(n, seed=0, epoch=0, batches=1, flip=False).crop
-    x = geometry.train(image, torch.zeros(n, dtype=torch.long), crop, torch.zeros(n, dtype=torch.bool))
+    x = view(size=5).train(image, torch.zeros(n, dtype=torch.long), crop, torch.zeros(n, dtype=torch.bool))
     corner = ((x[:, 0, 0, 0] * STD[0] + MEAN[0]) * 255).round().long()
     counts = torch.bincount(corner, minlength=64).view(8, 8)
     assert (counts[:4, :4] > 0.8 * n / 16).all()
@@ -111,10 +119,11 @@ def test_every_crop_position_is_reached_and_equally_often() -> None:
 def test_the_largest_number_below_one_is_the_last_place_not_one_beyond() -> None:
     below = 1 - 2.0**-24
     for places in range(1, 70):
-        geometry = view(size=1, stored=places)
         image = torch.zeros(1, places, places, 3, dtype=torch.uint8)
         image[0, -1, -1] = 255
-        x = geometry.train(image, torch.zeros(1, dtype=torch.long), torch.full((1, 2), below), torch.tensor([False]))
+        x = view(size=1, stored=places).train(
+            image, torch.zeros(1, dtype=torch.long), torch.full((1, 2), below), torch.tensor([False])
+        )
         assert x[0, 0, 0, 0] > 0, places
 
 

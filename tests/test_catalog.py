@@ -14,8 +14,9 @@ import pytest
 import torchvision.datasets
 
 from data_files import class_folder, noise
-from transnet.data import Augmentation, open_data
-from transnet.data.catalog import imagenet200_classes
+from transnet.data import open_data
+from transnet.data.catalog import DATASETS, imagenet200_classes, needs_download
+from transnet.data.geometry import Geometry
 from transnet.errors import DataError
 
 
@@ -41,6 +42,7 @@ def md5(data: bytes) -> str:
         ("cifar100", "cifar-100-python.tar.gz"),
         ("fashion-mnist", "train-images-idx3-ubyte.gz"),
         ("imagenette", "imagenette2-320.tgz"),
+        ("imagenette160", "imagenette2-160.tgz"),
         ("imagewoof", "imagewoof2-320.tgz"),
     ],
 )
@@ -84,7 +86,7 @@ def test_cifar_from_its_archive(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     publish_cifar(root, files, monkeypatch)
     data = open_data("cifar10")
     assert (len(data.train), len(data.test), len(data.classes)) == (100, 10, 10)
-    assert (data.image_size, data.augmentation) == (32, Augmentation(pad=4, flip=True))
+    assert (data.geometry, data.flip) == (Geometry.square(32, pad=4), True)
     first = pickle.loads(files["data_batch_1"])["data"][0].reshape(3, 32, 32).transpose(1, 2, 0)
     assert np.array_equal(data.train.decode(0), first)
     assert open_data("cifar10").fingerprint == data.fingerprint
@@ -130,30 +132,34 @@ def test_fashion_mnist_from_its_archives(root: Path, monkeypatch: pytest.MonkeyP
     contents = [bytes(16) + images[:30].tobytes(), bytes(8) + labels[:30].tobytes()]
     contents += [bytes(16) + images[30:].tobytes(), bytes(8) + labels[30:].tobytes()]
     resources = []
-    (root / "fashion-mnist").mkdir()
+    (root / "FashionMNIST" / "raw").mkdir(parents=True)
     for (name, _), content in zip(kind.resources, contents, strict=True):
         packed = gzip.compress(content)
-        (root / "fashion-mnist" / name).write_bytes(packed)
+        (root / "FashionMNIST" / "raw" / name).write_bytes(packed)
         resources.append((name, md5(packed)))
     monkeypatch.setattr(kind, "resources", resources)
     data = open_data("fashion-mnist")
-    assert (data.channels, data.image_size, len(data.train), len(data.test)) == (1, 28, 30, 10)
-    assert data.augmentation == Augmentation(pad=2, flip=True)
+    assert (data.channels, len(data.train), len(data.test)) == (1, 30, 10)
+    assert (data.geometry, data.flip) == (Geometry.square(28, pad=2), True)
     assert np.array_equal(data.test.decode(3), images[33].reshape(28, 28, 1))
     assert data.test.labels.tolist() == list(range(10))
 
 
-def test_imagenette_that_is_there(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "folder", "geometry"),
+    [
+        ("imagenette", "imagenette2-320", Geometry.square(224, stored=256)),
+        ("imagenette160", "imagenette2-160", Geometry.square(128, stored=160)),
+    ],
+)
+def test_unpacked_imagenette(root: Path, name: str, folder: str, geometry: Geometry) -> None:
     wnids = tuple(torchvision.datasets.Imagenette._WNID_TO_CLASS)
-    class_folder(root / "imagenette2-320" / "train", wnids, n=2)
-    class_folder(root / "imagenette2-320" / "val", wnids, n=1, seed=500)
-    data = open_data("imagenette")
+    class_folder(root / folder / "train", wnids, n=2)
+    class_folder(root / folder / "val", wnids, n=1, seed=500)
+    assert not needs_download(name)
+    data = open_data(name)
     assert data.classes[:2] == ("tench", "English springer")
-    assert (data.image_size, data.stored_size, data.augmentation) == (
-        224,
-        256,
-        Augmentation(pad=0, flip=True),
-    )
+    assert (data.geometry, data.flip) == (geometry, True)
     assert (len(data.train), len(data.test)) == (20, 10)
 
 
@@ -166,7 +172,7 @@ def test_imagenet200_is_picked_from_imagenet(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TRANSNET_IMAGENET", str(tmp_path))
     data = open_data("imagenet200")
     assert (len(data.train), len(data.test), len(data.classes)) == (200, 200, 200)
-    assert (data.classes[0], data.stored_size) == ("goldfish", 256)
+    assert (data.classes[0], data.geometry) == ("goldfish", Geometry.square(224, stored=256))
     (tmp_path / "val" / "n01443537").rename(tmp_path / "val" / "n00000000")
     with pytest.raises(DataError, match="1 of 200 classes are missing, among them 'n01443537'"):
         open_data("imagenet200")
@@ -180,4 +186,5 @@ def test_imagenet200_without_imagenet() -> None:
 def test_folder_of_that_name_replaces_a_download(root: Path) -> None:
     class_folder(root / "cifar10", n=5, size=32)
     data = open_data("cifar10")
-    assert (data.name, data.classes, data.augmentation) == ("cifar10", ("cat", "dog"), Augmentation(4, True))
+    assert (data.name, data.classes) == ("cifar10", ("cat", "dog"))
+    assert (data.geometry, data.flip) == (DATASETS["cifar10"].geometry, True)

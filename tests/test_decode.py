@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from data_files import encoded, noise
-from transnet.data.decode import decode_image, resize_shorter, square, with_channels
+from transnet.data.decode import decode_image, with_channels
 from transnet.errors import DataError
 
 
@@ -150,31 +150,8 @@ def test_decompression_bombs_are_refused(side: int) -> None:
 
 def test_grey_among_colours_becomes_rgb() -> None:
     assert (with_channels(np.full((2, 2, 1), 7, np.uint8), 3) == np.full((2, 2, 3), 7)).all()
-    with pytest.raises(DataError, match="3 channels"):
-        with_channels(noise(0), 1)
 
 
-def test_shorter_side_is_resized() -> None:
-    assert resize_shorter(noise(0, 20, 40), 10).shape == (10, 20, 3)
-    assert resize_shorter(noise(0, 40, 20), 30).shape == (60, 30, 3)
-
-
-def test_right_size_is_left_alone() -> None:
-    pixels = noise(0, 20, 40)
-    assert resize_shorter(pixels, 20) is pixels
-
-
-def test_resizing_is_antialiased() -> None:
-    stripes = np.zeros((64, 64, 1), np.uint8)
-    stripes[:, ::2] = 255
-    assert np.abs(resize_shorter(stripes, 16).astype(int) - 127).max() < 40
-
-
-def test_long_strip_does_not_explode() -> None:
-    assert resize_shorter(noise(0, 1, 5000), 64).shape == (64, 512, 3)
-    assert resize_shorter(noise(0, 4, 5000), 4).shape == (4, 32, 3)
-
-
-def test_square_is_the_centre() -> None:
-    pixels = noise(0, 10, 16)
-    assert np.array_equal(square(pixels, 10), pixels[:, 3:13])
+def test_colour_among_grey_becomes_pillows_grey() -> None:
+    pixels = noise(0)
+    assert np.array_equal(with_channels(pixels, 1)[:, :, 0], np.array(Image.fromarray(pixels).convert("L")))

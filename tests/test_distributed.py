@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from small_runs import command, images_file, plain, run, stopped_run
 from transnet.data import open_data
 from transnet.data.augment import View
+from transnet.data.geometry import Geometry
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
 from transnet.train.distributed import World
@@ -108,8 +109,8 @@ def test_a_batch_smaller_than_the_number_of_processes_works(data: Path, several:
 
 def test_each_image_is_seen_once_an_epoch(data: Path, several: Path) -> None:
     opened = open_data(str(data))
-    view = View.of(size=8, stored=8, pad=0, mean=opened.mean, std=opened.std, device=torch.device("cpu"))
-    expected = view.centre(opened.train.resident(8, progress=False)).flatten(1)
+    view = View.create(Geometry.square(8), mean=opened.mean, std=opened.std)
+    expected = view.centre(opened.train.resident((8, 8), progress=False)).flatten(1)
     parts = [load_file(several / f"seen{rank}.safetensors") for rank in range(2)]
     assert [len(part) for part in parts] == [4, 4]
     first = torch.cat([parts[0][key] for key in sorted(parts[0])])

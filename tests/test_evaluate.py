@@ -13,6 +13,7 @@ from transnet import TransNet, d4, load
 from transnet.backbones import create
 from transnet.data import open_data
 from transnet.data.augment import View
+from transnet.data.geometry import Geometry
 from transnet.runs.records import encode
 from transnet.train.distributed import World
 from transnet.train.eval_loader import Looker
@@ -134,13 +135,13 @@ def test_counting_leaves_the_network_as_it_was() -> None:
 @pytest.mark.parametrize("resident", [True, False])
 def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes: int, resident: bool) -> None:
     data = open_data(str(images_file(tmp_path / "x.npz", test=40)))
-    view = View.of(size=8, stored=8, pad=0, mean=data.mean, std=data.std, device=torch.device("cpu"))
+    view = View.create(Geometry.square(8), mean=data.mean, std=data.std)
     torch.manual_seed(0)
     net = TransNet(create("resnet8-small", num_classes=3, in_channels=1), "r0,r1")
 
     def sums(world: World, *, device_has_them: bool = False) -> Tensor:
         look = Looker(view, world, torch.device("cpu"), resident=resident, workers=0, progress=False)
-        images = data.test.resident(8, progress=False) if device_has_them else None
+        images = data.test.resident((8, 8), progress=False) if device_has_them else None
         return count(net, look("test", data.test, images), 3, flip=True, autocast=nullcontext)
 
     whole = sums(World())
@@ -154,13 +155,13 @@ def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes
 
 def test_a_looker_keeps_images_apart_by_name(tmp_path: Path) -> None:
     data = open_data(str(images_file(tmp_path / "x.npz")))
-    view = View.of(size=8, stored=8, pad=0, mean=data.mean, std=data.std, device=torch.device("cpu"))
+    view = View.create(Geometry.square(8), mean=data.mean, std=data.std)
     look = Looker(view, World(), torch.device("cpu"), resident=True, workers=0, progress=False)
     for _ in range(2):
         for name, part in (("train", data.train), ("test", data.test)):
             x = torch.cat([x for x, _ in look(name, part)])
             y = torch.cat([y for _, y in look(name, part)])
-            assert torch.equal(x, view.centre(part.resident(8, progress=False)))
+            assert torch.equal(x, view.centre(part.resident((8, 8), progress=False)))
             assert torch.equal(y, part.labels)
 
 
@@ -239,10 +240,12 @@ def test_the_generalisation_score_is_test_over_train_loss_of_the_identity_head_o
     file = images_file(tmp_path / "x.npz", channels=3)
     result = run(file, tmp_path / "run", label_smoothing=0.2, mixup=0.5, flip=True)
     data, model = open_data(str(file)), load(tmp_path / "run").prune().eval()
-    view = View.of(size=8, stored=8, pad=0, mean=data.mean, std=data.std, device=torch.device("cpu"))
+    view = View.create(Geometry.square(8), mean=data.mean, std=data.std)
     losses = {}
     for name, part in (("train", data.train), ("test", data.test)):
         with torch.no_grad():
-            losses[name] = F.cross_entropy(model(view.centre(part.resident(8, progress=False))), part.labels).item()
+            losses[name] = F.cross_entropy(
+                model(view.centre(part.resident((8, 8), progress=False))), part.labels
+            ).item()
     assert result["train"]["loss"] == pytest.approx(losses["train"], rel=1e-5)
     assert result["generalization"] == pytest.approx(losses["test"] / losses["train"], rel=1e-5)

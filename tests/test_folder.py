@@ -70,7 +70,7 @@ def test_linked_class_folder_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folders", "parts"),
+    ("folders", "splits"),
     [
         (("train",), {"train"}),
         (("train", "val"), {"train", "test"}),
@@ -79,14 +79,14 @@ def test_linked_class_folder_is_followed(tmp_path: Path) -> None:
         (("train", "val", "test"), {"train", "val", "test"}),
     ],
 )
-def test_parts(tmp_path: Path, folders: tuple[str, ...], parts: set[str]) -> None:
+def test_splits(tmp_path: Path, folders: tuple[str, ...], splits: set[str]) -> None:
     for i, folder in enumerate(folders):
         class_folder(tmp_path / folder, n=2 + i, seed=10 * i)
     source = read_folder(tmp_path)
-    assert set(source.parts) == parts
-    assert len(source.parts["train"]) == 4
+    assert set(source.splits) == splits
+    assert len(source.splits["train"]) == 4
     last = {"train": 4, "test": 2 * (1 + len(folders))}
-    assert all(len(source.parts[part]) == n for part, n in last.items() if part in source.parts)
+    assert all(len(source.splits[split]) == n for split, n in last.items() if split in source.splits)
 
 
 def refused(root: Path, match: str) -> None:

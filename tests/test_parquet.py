@@ -49,7 +49,7 @@ def test_shards_are_read_in_order_with_the_names_of_the_schema(tmp_path: Path) -
     assert data.classes == ("cat", "dog")
     assert data.train.labels.tolist() == [0, 1] * 8
     assert np.array_equal(data.train.decode(11), noise(11))
-    assert np.array_equal(data.test.resident(12).numpy(), np.stack([noise(s) for s in range(100, 104)]))
+    assert np.array_equal(data.test.resident((12, 12)).numpy(), np.stack([noise(s) for s in range(100, 104)]))
     assert data.train.where(11).endswith("train-00001-of-00002.parquet, row 3")
 
 
@@ -77,7 +77,7 @@ def test_shards_without_a_part_are_cut(tmp_path: Path) -> None:
 def test_label_column(tmp_path: Path) -> None:
     features = {"coarse": CLASS_LABEL, "deep": {"_type": "ClassLabel", "names": ["a", "b", "c"]}}
     shard(tmp_path / "train-0.parquet", range(12), label="coarse", features=features, deep=[0, 1, 2] * 4)
-    with pytest.raises(DataError, match=r"`label_column`.* coarse deep"):
+    with pytest.raises(DataError, match=r"coarse deep"):
         open_data(str(tmp_path))
     assert open_data(str(tmp_path), label_column="deep").classes == ("a", "b", "c")
     with pytest.raises(DataError, match="no column 'depth'"):

@@ -15,7 +15,8 @@ from PIL import Image
 
 from transnet.cli import main
 from transnet.data.augment import View
-from transnet.data.decode import decode_image, square, with_channels
+from transnet.data.decode import decode_image, with_channels
+from transnet.data.geometry import Geometry
 from transnet.runs.description import Description
 from transnet.ship import export
 from transnet.ship.models import Model, open_model
@@ -102,10 +103,9 @@ def test_it_gives_the_pixels_of_predict_and_of_training(exported, name):
     assert given.shape == (about.channels, 32, 32)
     assert np.array_equal(given, exported.prepare(encoded).numpy())
     pixels = decode_image(encoded)
-    if about.channels >= pixels.shape[2]:  # training refuses a colour image in a dataset of grey ones
-        view = View.of(size=32, stored=35, pad=0, mean=about.mean, std=about.std, device=torch.device("cpu"))
-        stored = torch.from_numpy(square(with_channels(pixels, about.channels), 35).copy())
-        assert np.array_equal(given, view.centre(stored[None])[0].numpy())
+    view = View.create(Geometry.square(32, stored=35), mean=about.mean, std=about.std)
+    stored = torch.from_numpy(view.geometry.fit(with_channels(pixels, about.channels)).copy())
+    assert np.array_equal(given, view.centre(stored[None])[0].numpy())
 
 
 def test_onnx_runtime_gives_the_probabilities_of_predict(exported, tmp_path, capsys):

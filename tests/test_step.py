@@ -13,6 +13,7 @@ from small_runs import plain
 from transnet import TransNet
 from transnet.backbones import create
 from transnet.data.augment import View, mix, plan
+from transnet.data.geometry import Geometry
 from transnet.runs.config import TrainConfig
 from transnet.train.device import autocast_for, sgd
 from transnet.train.distributed import World
@@ -26,7 +27,7 @@ IMAGES = torch.randint(0, 256, (N, 8, 8, 1), dtype=torch.uint8, generator=torch.
 
 
 def geometry(device: torch.device = CPU) -> View:
-    return View.of(size=8, stored=8, pad=1, mean=(0.4,), std=(0.3,), device=device)
+    return View.create(Geometry.square(8, pad=1), mean=(0.4,), std=(0.3,), device=device)
 
 
 def feed(batch: int = 16, world: World | None = None, device: torch.device = CPU, n: int = N) -> Feed:
@@ -133,7 +134,7 @@ class Recorder(nn.Module):
 @pytest.mark.parametrize("batch", [1, 5, 16, 43, 100])
 def test_every_image_is_seen_once_an_epoch(batch: int) -> None:
     net = TransNet(Recorder(), "r0")
-    images = Feed(IMAGES, LABELS, View.of(size=8, stored=8, pad=0, mean=(0.0,), std=(1.0,), device=CPU), batch,
+    images = Feed(IMAGES, LABELS, View.create(Geometry.square(8), mean=(0.0,), std=(1.0,), device=CPU), batch,
                   World(), CPU)  # fmt: skip
     step = stepper(net, images, settings(), torch.full((images.steps,), 0.01))
     step.start(plan(N, seed=0, epoch=0, batches=images.steps, flip=False), 0, 0)

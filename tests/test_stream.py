@@ -12,9 +12,11 @@ import torch
 from data_files import class_folder, encoded, noise
 from transnet.data import Split, open_data
 from transnet.data.augment import View, plan
-from transnet.data.decode import square
+from transnet.data.geometry import Geometry
 from transnet.data.stream import stream
 from transnet.errors import DataError
+
+GEOMETRY = Geometry.square(14, stored=16)
 
 
 @pytest.fixture
@@ -31,10 +33,10 @@ def batches(split: Split) -> list[torch.Tensor]:
 
 
 def test_workers_do_not_change_a_pixel(split: Split) -> None:
-    crops = torch.rand(len(split), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    options = {"stored_size": 16, "image_size": 14, "crops": crops, "pin": False}
-    alone = list(stream(split, batches(split), workers=0, **options))
-    with_two = list(stream(split, batches(split), workers=2, **options))
+    crops = torch.rand(len(split), 2, generator=torch.Generator().manual_seed(1))
+    alone, with_two = (
+        list(stream(split, batches(split), GEOMETRY, crops=crops, workers=workers, pin=False)) for workers in (0, 2)
+    )
     assert len(alone) == len(batches(split))
     assert all(torch.equal(a, b) for a, b in zip(alone, with_two, strict=True))
     assert alone[0].dtype == torch.uint8
@@ -42,35 +44,38 @@ def test_workers_do_not_change_a_pixel(split: Split) -> None:
 
 
 def test_centre_crops_are_the_resident_images(split: Split) -> None:
-    resident = split.resident(16)[:, 1:15, 1:15]
-    got = stream(split, batches(split), stored_size=16, image_size=14, crops=None, workers=0, pin=False)
+    resident = split.resident((16, 16))[:, 1:15, 1:15]
+    got = stream(split, batches(split), GEOMETRY, crops=None, workers=0, pin=False)
     for indices, images in zip(batches(split), got, strict=True):
         assert torch.equal(images, resident[indices])
 
 
 @pytest.mark.parametrize("stored", [16, 17, 25])
 def test_crops_are_those_of_the_resident_images(split: Split, stored: int) -> None:
-    view = View.of(size=14, stored=stored, pad=0, mean=(0, 0, 0), std=(1, 1, 1), device=torch.device("cpu"))
+    view = View.create(Geometry.square(14, stored=stored), mean=(0, 0, 0), std=(1, 1, 1))
     drawn = plan(len(split), seed=3, epoch=0, batches=1, flip=False)
-    expected = view.train(split.resident(stored), drawn.order, drawn.crop, drawn.flip)
-    for crops, resident in ((drawn.crop, expected), (None, view.centre(split.resident(stored)[drawn.order]))):
-        (got,) = stream(split, [drawn.order], stored_size=stored, image_size=14, crops=crops, workers=0, pin=False)
+    expected = view.train(split.resident(view.geometry.stored), drawn.order, drawn.crop, drawn.flip)
+    for crops, resident in (
+        (drawn.crop, expected),
+        (None, view.centre(split.resident(view.geometry.stored)[drawn.order])),
+    ):
+        (got,) = stream(split, [drawn.order], view.geometry, crops=crops, workers=0, pin=False)
         assert torch.equal(view.normalise(got), resident)
 
 
 def test_crops_follow_the_order_of_the_batches_in_the_centre_square(split: Split) -> None:
-    crops = torch.tensor([[0.99, 0.0], [0.0, 0.99], [0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
+    crops = torch.tensor([[0.99, 0.0], [0.0, 0.99], [0.5, 0.5], [0.1, 0.9]])
     indices = [torch.tensor([0, 8]), torch.tensor([3, 0])]
-    got = torch.cat(list(stream(split, indices, stored_size=16, image_size=14, crops=crops, workers=0, pin=False)))
+    got = torch.cat(list(stream(split, indices, GEOMETRY, crops=crops, workers=0, pin=False)))
     for image, i, (u, v) in zip(got, torch.cat(indices).tolist(), crops.tolist(), strict=True):
         top, left = int(u * 3), int(v * 3)
-        assert np.array_equal(image.numpy(), square(split.decode(i), 16)[top : top + 14, left : left + 14])
+        assert np.array_equal(image.numpy(), GEOMETRY.fit(split.decode(i))[top : top + 14, left : left + 14])
 
 
 def test_crops_reach_every_place_and_no_other(split: Split) -> None:
-    crops = torch.tensor([[0.0, 0.0], [0.5, 0.7], [np.nextafter(1, 0)] * 2], dtype=torch.float64)
-    whole = split.resident(16)[0]
-    (got,) = stream(split, [torch.tensor([0] * 3)], stored_size=16, image_size=14, crops=crops, workers=0, pin=False)
+    crops = torch.tensor([[0.0, 0.0], [0.5, 0.7], [1 - 2.0**-24] * 2])
+    whole = split.resident((16, 16))[0]
+    (got,) = stream(split, [torch.tensor([0] * 3)], GEOMETRY, crops=crops, workers=0, pin=False)
     for image, (top, left) in zip(got, ((0, 0), (1, 2), (2, 2)), strict=True):
         assert torch.equal(image, whole[top : top + 14, left : left + 14])
 
@@ -79,36 +84,13 @@ def test_crops_reach_every_place_and_no_other(split: Split) -> None:
 def test_vanished_image_is_named(split: Split, workers: int) -> None:
     Path(split.where(2)).unlink()
     with pytest.raises(DataError, match=r"\.png: cannot be read") as caught:
-        list(
-            stream(
-                split,
-                [torch.tensor([2])],
-                stored_size=16,
-                image_size=14,
-                crops=None,
-                workers=workers,
-                pin=False,
-            )
-        )
+        list(stream(split, [torch.tensor([2])], GEOMETRY, crops=None, workers=workers, pin=False))
     assert "Traceback" not in str(caught.value)
 
 
 def test_crops_that_do_not_fit_the_batches_are_refused(split: Split) -> None:
-    with pytest.raises(DataError, match=r"need \(2, 2\)"):
-        stream(
-            split,
-            [torch.tensor([0, 1])],
-            stored_size=16,
-            image_size=14,
-            crops=torch.zeros(3, 2, dtype=torch.float64),
-            workers=0,
-            pin=False,
-        )
-
-
-def test_image_larger_than_stored_is_refused(split: Split) -> None:
-    with pytest.raises(DataError, match="larger than stored_size"):
-        stream(split, [], stored_size=16, image_size=17, crops=None, workers=0, pin=False)
+    with pytest.raises(ValueError, match=r"need \(2, 2\)"):
+        stream(split, [torch.tensor([0, 1])], GEOMETRY, crops=torch.zeros(3, 2), workers=0, pin=False)
 
 
 _WITH_A_SERVER = """
@@ -117,12 +99,13 @@ import multiprocessing, sys
 if __name__ == "__main__":
     import torch
     from transnet.data import open_data
+    from transnet.data.geometry import Geometry
     from transnet.data.stream import stream
 
     multiprocessing.set_start_method("forkserver")
     split = open_data(sys.argv[1], image_size=14).train
     batches = list(torch.arange(len(split)).split(4))
-    found = list(stream(split, batches, stored_size=16, image_size=14, crops=None, workers=3, pin=False))
+    found = list(stream(split, batches, Geometry.square(14, stored=16), crops=None, workers=3, pin=False))
     print(sum(map(len, found)))
 """
 

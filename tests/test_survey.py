@@ -19,8 +19,8 @@ def test_files_and_arrays_agree(tmp_path: Path, channels: int) -> None:
     images = np.stack([noise(seed, 9, 14, channels) for seed in range(5)])
     for i, image in enumerate(images):
         (tmp_path / f"{i}.png").write_bytes(encoded(image))
-    from_files = survey(FileStore(tmp_path, [f"{i}.png" for i in range(5)]), progress=False)
-    from_array = survey(ArrayStore(images, "x"), progress=False)
+    from_files = survey(FileStore(tmp_path, [f"{i}.png" for i in range(5)]), progress=False)[0]
+    from_array = survey(ArrayStore(images, "x"), progress=False)[0]
     for field in ("height", "width", "grey", "bad"):
         assert np.array_equal(from_files[field], from_array[field]), field
     for field in ("mean", "square"):
@@ -34,7 +34,7 @@ def test_bad_image_is_marked_and_the_others_are_not(tmp_path: Path) -> None:
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(encoded(noise(i)))
     (tmp_path / "1.png").write_bytes(encoded(noise(1))[:80])
-    assert survey(FileStore(tmp_path, ["0.png", "1.png", "2.png", "no.png"]), progress=False)["bad"].tolist() == [
+    assert survey(FileStore(tmp_path, ["0.png", "1.png", "2.png", "no.png"]), progress=False)[0]["bad"].tolist() == [
         False,
         True,
         False,
@@ -56,7 +56,7 @@ class Disk(FileStore):
 
 
 def look(root: Path, away: Collection[int]) -> dict[str, list[bool]]:
-    seen = survey(Disk(root, [f"{i}.png" for i in range(4)], away), progress=False)
+    seen = survey(Disk(root, [f"{i}.png" for i in range(4)], away), progress=False)[0]
     return {field: seen[field].tolist() for field in ("bad", "unread")} | {"seen": (seen["height"] == 12).tolist()}
 
 
@@ -82,7 +82,7 @@ from transnet.data.survey import survey
 root = Path(sys.argv[1])
 Image.new("RGB", (8000, 8000)).save(root / "0.png")
 def look():
-    seen = survey(FileStore(root, ["0.png"]), progress=False)[0]
+    seen = survey(FileStore(root, ["0.png"]), progress=False)[0][0]
     print(seen["bad"], seen["unread"], seen["height"])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
@@ -102,5 +102,5 @@ def test_memory_that_was_short_is_not_held_against_the_image(tmp_path: Path) -> 
 def test_images_of_all_sizes_count_the_same(tmp_path: Path) -> None:
     for i, side in enumerate((2, 20)):
         (tmp_path / f"{i}.png").write_bytes(encoded(np.full((side, side, 1), 255 * i, np.uint8)))
-    mean, std = statistics(survey(FileStore(tmp_path, ["0.png", "1.png"]), progress=False), 1)
+    mean, std = statistics(survey(FileStore(tmp_path, ["0.png", "1.png"]), progress=False)[0], 1)
     assert (mean, std) == ((0.5,), (0.5,))

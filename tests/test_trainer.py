@@ -45,11 +45,12 @@ def test_the_record_of_the_first_step_is_the_fresh_networks_loss(data: Path, tmp
     net = load(tmp_path / "run").train()
     from transnet.data import open_data
     from transnet.data.augment import View
+    from transnet.data.geometry import Geometry
 
     opened = open_data(str(data))
-    view = View.of(size=8, stored=8, pad=0, mean=opened.mean, std=opened.std, device=torch.device("cpu"))
+    view = View.create(Geometry.square(8), mean=opened.mean, std=opened.std)
     with torch.no_grad():
-        logits = net(view.centre(opened.train.resident(8, progress=False)))
+        logits = net(view.centre(opened.train.resident((8, 8), progress=False)))
     entry = Run(tmp_path / "run").metrics()[0]
     assert entry.loss[0] == pytest.approx(
         torch.nn.functional.cross_entropy(logits[:, 0], opened.train.labels).item(), rel=1e-4

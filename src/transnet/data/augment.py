@@ -1,37 +1,40 @@
-"""Random crops, flips and mixing: drawn on the CPU for a whole epoch, carried out on the device inside the step.
+"""Random crops, flips and mixing: drawn on the CPU for a whole epoch, applied on the device inside the step.
 
-An epoch's randomness is a `Plan`, a function of (seed, epoch) alone: nothing of it needs to be saved to resume a
-run, and it is the same on every device and for every number of processes; only whom mixing pairs with whom depends
-on that number, since each process mixes its own share of a batch. Data order and augmentation come from
-generators of their own, so that two runs can share one and differ in the other.
+An epoch's randomness is a `Plan`, which depends only on (seed, epoch). So resuming a run needs no saved random state,
+and the plan is the same on every device and for every number of processes. Only the pairs that mixing forms depend on
+that number, since each process mixes its own share of a batch. Data order and augmentation have separate generators,
+so that two runs can share one and differ in the other.
 
-Carrying it out is index arithmetic: crop, flip and padding decide which stored pixel each pixel of the batch comes
-from, so that gathering, cropping, flipping and normalising compile to one kernel.
+The device applies it by index arithmetic: crop, flip and padding determine which stored pixel each pixel of the batch
+comes from, so that gathering, cropping, flipping and normalising compile to one kernel.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from transnet.data.geometry import Geometry
+
 MIXUP, CUTMIX = 1, 2
 
 
 def seed_for(*parts: int | str) -> int:
-    """A seed for one purpose out of a run's seed: ``seed_for(seed, "order", epoch)``."""
+    """Derive a seed for one purpose from a run's seed: ``seed_for(seed, "order", epoch)``."""
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") & (2**63 - 1)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One epoch: which image comes when, and what happens to it.
+    """One epoch: the order of the images and how each is augmented.
 
     Attributes:
         order: (N,) indices of the images, batch after batch.
-        crop: (N, 2) in [0, 1): where the crop lies between its first and last possible row and column.
-        flip: (N,) whether to mirror left-right.
+        crop: (N, 2) in [0, 1): the position of the crop between its first and last possible row and column.
+        flip: (N,) whether to flip left-right.
         mix: (batches, 6): kind (0 none, 1 mixup, 2 CutMix), the weight of the image itself, and for CutMix the
             box as fractions: top, left, height, width.
     """
@@ -50,9 +53,9 @@ def plan(n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: floa
         seed: the run's.
         epoch: from 0.
         batches: steps of the epoch.
-        flip: whether images are mirrored, with probability 0.5.
+        flip: whether to flip images left-right, with probability 0.5.
         mixup: α of its Beta distribution, 0 for none.
-        cutmix: likewise. With both, each batch takes one of them at random.
+        cutmix: likewise. If both are given, each batch uses one of them, at random.
     """
     order = torch.Generator().manual_seed(seed_for(seed, "order", epoch))
     random = torch.Generator().manual_seed(seed_for(seed, "augment", epoch))
@@ -85,29 +88,25 @@ def _mixing(batches: int, mixup: float, cutmix: float, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """How stored images become the network's input: the data set's geometry and statistics.
+    """Turns stored images into a network's input, by the dataset's geometry and statistics.
 
     Attributes:
-        size: side of what the network sees.
-        stored: side of what is stored.
-        pad: pixels of mean colour added on each side before a random crop.
+        geometry: sizes and padding.
         scale: (C,) and shift: (C,): normalised = stored · scale − shift.
     """
 
-    size: int
-    stored: int
-    pad: int
+    geometry: Geometry
     scale: Tensor
     shift: Tensor
 
     @classmethod
-    def of(
-        cls, *, size: int, stored: int, pad: int, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+    def create(
+        cls, geometry: Geometry, *, mean: Sequence[float], std: Sequence[float], device: torch.device | None = None
     ) -> "View":
         """From channel statistics in 0…1."""
         m = torch.tensor(mean, dtype=torch.float32, device=device)
         s = torch.tensor(std, dtype=torch.float32, device=device)
-        return cls(size, stored, pad, 1 / (255 * s), m / s)
+        return cls(geometry, 1 / (255 * s), m / s)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """uint8 (B, H, W, C) → float (B, C, H, W), channels-last in memory."""
@@ -115,22 +114,21 @@ class View:
 
     def train(self, images: Tensor, index: Tensor, crop: Tensor, flip: Tensor) -> Tensor:
         """Gather ``images[index]``, crop, flip and normalise them."""
-        span = torch.arange(self.size, device=images.device)
-        first = (crop * (self.stored + 2 * self.pad - self.size + 1)).floor().long() - self.pad
-        rows = first[:, :1] + span
-        columns = first[:, 1:] + torch.where(flip[:, None], self.size - 1 - span, span)
-        last = self.stored - 1
-        picked = images[index[:, None, None], rows.clamp(0, last)[:, :, None], columns.clamp(0, last)[:, None, :]]
-        x = self.normalise(picked)
-        if not self.pad:
+        (height, width), stored = self.geometry.size, self.geometry.stored
+        top, left = self.geometry.corners(crop)
+        rows = top[:, None] + torch.arange(height, device=images.device)
+        span = torch.arange(width, device=images.device)
+        columns = left[:, None] + torch.where(flip[:, None], width - 1 - span, span)
+        row, column = rows.clamp(0, stored[0] - 1), columns.clamp(0, stored[1] - 1)
+        x = self.normalise(images[index[:, None, None], row[:, :, None], column[:, None, :]])
+        if not self.geometry.pad:
             return x
-        inside = ((rows >= 0) & (rows <= last))[:, :, None] & ((columns >= 0) & (columns <= last))[:, None, :]
+        inside = (rows == row)[:, :, None] & (columns == column)[:, None, :]
         return x * inside[:, None]  # the mean colour is zero after normalising
 
-    def centre(self, pixels: Tensor) -> Tensor:
-        """For evaluation: the centre crop of stored images (B, S, S, C), normalised."""
-        first = (pixels.shape[1] - self.size) // 2
-        return self.normalise(pixels[:, first : first + self.size, first : first + self.size])
+    def centre(self, images: Tensor) -> Tensor:
+        """For evaluation: the centre crops of stored images (B, H, W, C), normalised."""
+        return self.normalise(self.geometry.centre(images))
 
 
 def mix(x: Tensor, y: Tensor, settings: Tensor, classes: int) -> tuple[Tensor, Tensor]:

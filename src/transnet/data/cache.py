@@ -1,9 +1,9 @@
-"""Arrays that cost time to make, kept in the user's cache folder.
+"""Arrays that take long to compute, kept in the user's cache folder.
 
-The folder is ``TRANSNET_CACHE``, or ``~/.cache/transnet/decoded``; it may be deleted at any time. An entry is
-an ``.npy`` file, so that it can be mapped into memory, followed by the sha256 of its data. It appears under
-its name only when it is complete and on the disk; a second process that wants the same entry waits for the
-first; one whose size or checksum is wrong is made again.
+The folder is ``TRANSNET_CACHE``, or ``~/.cache/transnet/decoded``; it may be deleted at any time. An entry is an
+``.npy`` file, so that it can be mapped into memory, followed by the sha256 of its data. It appears under its name only
+when it is complete and on the disk. A second process that needs the same entry waits for the first. An entry with a
+wrong size or checksum is computed again.
 """
 
 import errno
@@ -27,42 +27,42 @@ _log = logging.getLogger("transnet.data")
 
 
 def cache_folder() -> Path:
-    """Where the entries are."""
+    """The folder of the entries."""
     return Path(os.environ.get("TRANSNET_CACHE") or "~/.cache/transnet/decoded").expanduser()
 
 
 def cached(
-    key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None], *, anew: bool = False
+    key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None], *, replace: bool = False
 ) -> Array:
-    """The entry of that key, made by ``fill`` where there is none.
+    """The entry of that key; ``fill`` computes it if there is none.
 
     Args:
-        key: a name that decides the contents: a hash of all that they depend on.
+        key: a name that determines the contents: a hash of all that they depend on.
         shape: of the array; no dimension may be 0.
         dtype: of the array.
-        fill: writes all values into the ``.npy`` file at the path it is given (``numpy.load(path, "r+")``),
-            with as many processes as it likes.
-        anew: make it also where there is one, whose place the new one takes.
+        fill: writes all values into the ``.npy`` file at the path that it gets (``numpy.load(path, "r+")``), with any
+            number of processes.
+        replace: compute it also if there is an entry, which the new one replaces.
 
     Returns:
-        The array, mapped from the file. Writing to it changes this process's copy only.
+        The array, mapped from the file. Writing to it changes only this process's copy.
 
     Raises:
-        DataError: where the folder cannot be written or has too little room.
+        DataError: if the folder cannot be written or has too little room.
     """
     from filelock import FileLock
 
     dtype = np.dtype(dtype)
     folder = cache_folder()
     path = folder / f"{key}.npy"
-    if not anew and (array := _load(path, shape, dtype)) is not None:
+    if not replace and (array := _load(path, shape, dtype)) is not None:
         return array
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
-            if not anew and (array := _load(path, shape, dtype)) is not None:
+            if not replace and (array := _load(path, shape, dtype)) is not None:
                 return array
-            # The lock is ours, so what is left under this key belongs to a process that was killed.
+            # This process has the lock, so temporary files under this key are from a process that was killed.
             for stale in folder.glob(f"{key}.*.tmp"):
                 stale.unlink(missing_ok=True)
             _build(path, shape, dtype, fill)
@@ -78,21 +78,28 @@ def cached(
     return array
 
 
+def allocate(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+    """Create an ``.npy`` file to be filled through a mapping.
+
+    Raises:
+        OSError: if there is no room for it. Writing through a mapping into a full disk would kill the process.
+    """
+    np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
 def _build(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Callable[[Path], None]) -> None:
     temporary = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.tmp")
     try:
-        out = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
-        del out
-        with open(temporary, "r+b") as file:
-            # Writing through a mapping into a full disk kills the process: ask for the room first.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        allocate(temporary, shape, dtype)
         fill(temporary)
         digest = _digest(np.load(temporary, mmap_mode="r"))
         with open(temporary, "ab") as file:
             file.write(digest)
             file.flush()
-            os.fsync(file.fileno())  # and with it all that was written through mappings, by whatever process
+            os.fsync(file.fileno())  # also syncs everything that any process wrote through mappings
         os.replace(temporary, path)
         _sync_folder(path.parent)
     finally:
@@ -109,9 +116,9 @@ def _load(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | N
             digest = file.read()
         if array.shape == shape and array.dtype == dtype and _digest(array) == digest:
             return array
-    except Exception:  # numpy evaluates the header: a damaged one raises nearly anything
+    except Exception:  # numpy evaluates the header, so a damaged one raises nearly any exception
         pass
-    _log.warning("the cache entry %s is damaged and is made again", path)
+    _log.warning("the cache entry %s is damaged and is computed again", path)
     return None
 
 

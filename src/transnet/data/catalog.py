@@ -1,100 +1,63 @@
-"""The data sets that have a name here, and how each is to be seen.
+"""The datasets that have a name here: one record each, and a reader for each kind of file that they come in.
 
-| name          | image size | from                                    | augmentation           |
-|---------------|------------|-----------------------------------------|------------------------|
-| digits        | 8          | scikit-learn, nothing to download       | pad 1, no flip         |
-| cifar10       | 32         | torchvision                             | pad 4, flip            |
-| cifar100      | 32         | torchvision                             | pad 4, flip            |
-| fashion-mnist | 28         | its four archives                       | pad 2, flip            |
-| imagenette    | 224        | its archive of 320 pixels               | crops out of 256, flip |
-| imagewoof     | 224        | its archive of 320 pixels               | crops out of 256, flip |
-| imagenet200   | 224        | Tiny ImageNet's 200 classes in ImageNet | crops out of 256, flip |
+The command line's help, the recipes' defaults, the default networks and the paper's tables all come from these
+records. To add a dataset, add a record, and a reader if its files are of a new kind.
 
-Digits are never flipped, for a flipped 2 is none; clothes may be. A folder of that name in ``TRANSNET_DATA``,
-in any form that `transnet.data.open_data` reads, is used in place of a download.
+A folder called like the dataset in ``TRANSNET_DATA``, in any form that `transnet.data.open_data` reads, is used
+instead of a download.
 """
+
+from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from transnet.data.arrays import read_digits
-from transnet.data.download import data_folder, extract, fetch
-from transnet.data.folder import read_folder
-from transnet.data.source import Source
-from transnet.data.stores import ArrayStore
+from transnet.data.geometry import Geometry
 from transnet.errors import DataError
+
+# The readers import what they need themselves: reading this file must not take the time that importing torch takes.
+if TYPE_CHECKING:
+    from transnet.data.source import Source
 
 
 @dataclass(frozen=True)
-class Look:
-    """How the images of a data set are shown to a network.
+class NamedDataset:
+    """What is known about a dataset before it is opened.
 
     Attributes:
-        image_size: side of the square the network sees.
-        pad: pixels to pad by before a crop of that size; None: crops out of a larger image instead.
-        flip: whether an image and its mirror image are one class.
+        geometry: sizes and padding.
+        flip: whether training flips images left-right.
+        model: the network that it is trained with by default.
+        folder: where its files are in ``TRANSNET_DATA`` after a download; empty if it needs none.
+        read: reads it and, if necessary, downloads it; the argument is whether to show progress.
+        recipe: the key of its settings in the recipes (`transnet.runs.recipes`), if they have any.
+        in_paper: whether the paper's tables have a column for it; they have the order of the records.
     """
 
-    image_size: int
-    pad: int | None
+    geometry: Geometry
     flip: bool
+    model: str
+    folder: str
+    read: Callable[[bool], Source]
+    recipe: str = ""
+    in_paper: bool = False
 
 
-NAMED = {
-    "digits": Look(8, 1, False),
-    "cifar10": Look(32, 4, True),
-    "cifar100": Look(32, 4, True),
-    "fashion-mnist": Look(28, 2, True),
-    "imagenette": Look(224, None, True),
-    "imagewoof": Look(224, None, True),
-    "imagenet200": Look(224, None, True),
-}
-
-# No torchvision class has it. The archive was packed anew once: both editions are in use.
-_IMAGEWOOF = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
-_IMAGEWOOF_MD5 = ("0f46d997ec2264e97609196c95897a44", "af65be7963816efa949fa3c3b4947740")
-_DOGS = {
-    "n02086240": "Shih-Tzu",
-    "n02087394": "Rhodesian ridgeback",
-    "n02088364": "beagle",
-    "n02089973": "English foxhound",
-    "n02093754": "Border terrier",
-    "n02096294": "Australian terrier",
-    "n02099601": "golden retriever",
-    "n02105641": "Old English sheepdog",
-    "n02111889": "Samoyed",
-    "n02115641": "dingo",
-}
+def data_folder() -> Path:
+    """The folder of downloads: ``TRANSNET_DATA``, or ``~/.cache/transnet``."""
+    return Path(os.environ.get("TRANSNET_DATA") or "~/.cache/transnet").expanduser()
 
 
-def read_named(name: str, *, progress: bool) -> Source:
-    """The data set of that name, downloaded where it has to be.
-
-    Raises:
-        DataError: where it cannot be had; the message says which file to put where.
-    """
-    if name == "digits":
-        return read_digits()
-    if name == "imagenet200":
-        return _imagenet200()
-    if name == "imagewoof":
-        return _archive(_IMAGEWOOF, _IMAGEWOOF_MD5, _DOGS, progress=progress)
-
-    from torchvision import datasets
-
-    if name == "imagenette":
-        url, md5 = datasets.Imagenette._ARCHIVES["320px"]
-        words = {wnid: names[0] for wnid, names in datasets.Imagenette._WNID_TO_CLASS.items()}
-        return _archive(url, (md5,), words, progress=progress)
-    if name == "fashion-mnist":
-        return _fashion_mnist(datasets.FashionMNIST, progress=progress)
-    return _cifar({"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name], progress=progress)
+def needs_download(name: str) -> bool:
+    """Whether the files of a named dataset are still missing."""
+    folder = DATASETS[name].folder
+    return bool(folder) and not any((data_folder() / path).is_dir() for path in (name, folder))
 
 
 def imagenet200_classes() -> dict[str, str]:
@@ -103,61 +66,144 @@ def imagenet200_classes() -> dict[str, str]:
     return dict(line.split("\t") for line in text.splitlines())  # type: ignore[misc]
 
 
-def _cifar(kind: Any, *, progress: bool) -> Source:
+# ------------------------------------------------------------------------------------------------------------- readers
+
+
+def _digits(_progress: bool) -> Source:
+    from transnet.data.arrays import read_digits
+
+    return read_digits()
+
+
+def _cifar(kind: str, progress: bool) -> Source:
+    import numpy as np
+    from torchvision import datasets
+
+    from transnet.data.arrays import train_and_test
+    from transnet.data.download import extract, fetch
+
+    published = getattr(datasets, kind)
     folder = data_folder()
-    if not (folder / kind.base_folder).is_dir():
-        archive = fetch(kind.url, (kind.tgz_md5,), folder, progress=progress)
-        extract(archive, kind.base_folder, folder)
+    if not (folder / published.base_folder).is_dir():
+        archive = fetch(published.url, (published.tgz_md5,), folder, progress=progress)
+        extract(archive, published.base_folder, folder)
     try:
         # These files are pickles. torchvision compares the md5 of every one of them before it opens any.
-        train, test = kind(folder, train=True), kind(folder, train=False)
+        train, test = published(folder, train=True), published(folder, train=False)
     except RuntimeError as error:
-        where = folder / kind.base_folder
-        raise DataError(f"{where}: its files are not the published ones; delete it to unpack it again") from error
-    images = np.concatenate([train.data, test.data])
-    labels = np.array([*train.targets, *test.targets], np.int64)
-    n = len(train.data)
-    parts = {"train": np.arange(n), "test": np.arange(n, len(labels))}
-    return Source(ArrayStore(images, kind.__name__), labels, tuple(train.classes), parts)
+        place = folder / published.base_folder
+        raise DataError(f"{place}: its files are not the published ones; delete it to unpack it again") from error
+    pixels, labels = (train.data, test.data), (np.array(train.targets), np.array(test.targets))
+    return train_and_test(kind, pixels, labels, tuple(train.classes))
 
 
-def _fashion_mnist(kind: Any, *, progress: bool) -> Source:
-    folder = data_folder() / "fashion-mnist"
-    read = [
-        gzip.decompress(fetch(kind.mirrors[0] + file, (md5,), folder, progress=progress).read_bytes())
-        for file, md5 in kind.resources
-    ]
-    # The IDX format: a header of 16 bytes before the pixels and of 8 before the labels.
+def _fashion_mnist(progress: bool) -> Source:
+    import numpy as np
+    from torchvision.datasets import FashionMNIST
+
+    from transnet.data.arrays import train_and_test
+    from transnet.data.download import fetch
+
+    folder = data_folder() / "FashionMNIST" / "raw"  # as torchvision keeps them
     train, train_labels, test, test_labels = (
-        np.frombuffer(data, np.uint8, offset=offset) for data, offset in zip(read, (16, 8, 16, 8))
+        np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=header)
+        # The IDX format: a header of 16 bytes before the pixels and of 8 before the labels.
+        for path, header in zip(
+            [
+                fetch(FashionMNIST.mirrors[0] + name, (md5,), folder, progress=progress)
+                for name, md5 in FashionMNIST.resources
+            ],
+            (16, 8, 16, 8),
+        )
     )
-    images = np.concatenate([train, test]).reshape(-1, 28, 28, 1)
-    labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
-    n = len(train_labels)
-    parts = {"train": np.arange(n), "test": np.arange(n, len(labels))}
-    return Source(ArrayStore(images, "fashion-mnist"), labels, tuple(kind.classes), parts)
+    pixels = train.reshape(-1, 28, 28, 1), test.reshape(-1, 28, 28, 1)
+    return train_and_test("fashion-mnist", pixels, (train_labels, test_labels), tuple(FashionMNIST.classes))
 
 
-def _archive(url: str, md5: tuple[str, ...], words: dict[str, str], *, progress: bool) -> Source:
+def _imagenette(size: str, progress: bool) -> Source:
+    from torchvision.datasets import Imagenette
+
+    url, md5 = Imagenette._ARCHIVES[size]
+    return _archive(url, (md5,), {wnid: names[0] for wnid, names in Imagenette._WNID_TO_CLASS.items()}, progress)
+
+
+def _imagewoof(progress: bool) -> Source:
+    # torchvision has no class for it. The archive was packed a second time once: both editions are in use.
+    url = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
+    md5 = ("0f46d997ec2264e97609196c95897a44", "af65be7963816efa949fa3c3b4947740")
+    dogs = {
+        "n02086240": "Shih-Tzu",
+        "n02087394": "Rhodesian ridgeback",
+        "n02088364": "beagle",
+        "n02089973": "English foxhound",
+        "n02093754": "Border terrier",
+        "n02096294": "Australian terrier",
+        "n02099601": "golden retriever",
+        "n02105641": "Old English sheepdog",
+        "n02111889": "Samoyed",
+        "n02115641": "dingo",
+    }
+    return _archive(url, md5, dogs, progress)
+
+
+def _archive(url: str, md5: tuple[str, ...], classes: dict[str, str], progress: bool) -> Source:
+    from transnet.data.download import extract, fetch
+
     folder = data_folder()
     inside = url.rsplit("/", 1)[-1].removesuffix(".tgz")
     if not (folder / inside).is_dir():
         extract(fetch(url, md5, folder, progress=progress), inside, folder)
-    return _in_words(read_folder(folder / inside, only=list(words)), words)
+    return _wordnet_folder(folder / inside, classes)
 
 
-def _imagenet200() -> Source:
+def _imagenet200(_progress: bool) -> Source:
     given = os.environ.get("TRANSNET_IMAGENET")
     root = Path(os.path.expanduser(given)) if given else data_folder() / "imagenet"
     if not (root / "train").is_dir() or not (root / "val").is_dir():
         raise DataError(
-            f"{root}: no ImageNet here, which is train/ and val/ with a folder for each class such as"
-            " n01443537; it cannot be downloaded without an account: set TRANSNET_IMAGENET to the folder of"
-            " your copy"
+            f"{root}: no ImageNet here, that is train/ and val/ with a folder for each class such as n01443537; it"
+            " cannot be downloaded without an account: set TRANSNET_IMAGENET to the folder of your copy"
         )
-    words = imagenet200_classes()
-    return _in_words(read_folder(root, only=list(words)), words)
+    return _wordnet_folder(root, imagenet200_classes())
 
 
-def _in_words(source: Source, words: dict[str, str]) -> Source:
-    return Source(source.store, source.labels, tuple(words[wnid] for wnid in source.classes), source.parts)
+def _wordnet_folder(root: Path, classes: dict[str, str]) -> Source:
+    """A folder whose classes are called by their WordNet ids, read under their names."""
+    from dataclasses import replace
+
+    from transnet.data.folder import read_folder
+
+    source = read_folder(root, only=list(classes))
+    return replace(source, classes=tuple(classes[wnid] for wnid in source.classes))
+
+
+# ------------------------------------------------------------------------------------------------------------- records
+
+_PHOTOGRAPHS = Geometry.square(224, stored=256)
+_CIFAR = Geometry.square(32, pad=4)
+
+DATASETS = {
+    "digits": NamedDataset(Geometry.square(8, pad=1), False, "resnet8-small", "", _digits, recipe="digits"),
+    "cifar10": NamedDataset(
+        _CIFAR, True, "resnet18-cifar", "cifar-10-batches-py", partial(_cifar, "CIFAR10"), recipe="cifar", in_paper=True
+    ),
+    "cifar100": NamedDataset(
+        _CIFAR, True, "resnet18-cifar", "cifar-100-python", partial(_cifar, "CIFAR100"), recipe="cifar", in_paper=True
+    ),
+    # Clothes may be flipped, other than digits.
+    "fashion-mnist": NamedDataset(
+        Geometry.square(28, pad=2), True, "resnet20-small", "FashionMNIST/raw", _fashion_mnist
+    ),
+    "imagenette": NamedDataset(
+        _PHOTOGRAPHS, True, "torchvision:resnet18", "imagenette2-320", partial(_imagenette, "320px"), in_paper=True
+    ),
+    "imagenette160": NamedDataset(
+        Geometry.square(128, stored=160), True, "torchvision:resnet18", "imagenette2-160", partial(_imagenette, "160px")
+    ),
+    "imagewoof": NamedDataset(_PHOTOGRAPHS, True, "torchvision:resnet18", "imagewoof2-320", _imagewoof, in_paper=True),
+    "imagenet200": NamedDataset(
+        _PHOTOGRAPHS, True, "torchvision:resnet50", "imagenet", _imagenet200, recipe="imagenet200", in_paper=True
+    ),
+}
+NAMES = tuple(DATASETS)
+IN_PAPER = tuple(name for name, dataset in DATASETS.items() if dataset.in_paper)

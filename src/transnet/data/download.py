@@ -1,119 +1,105 @@
-"""Files from the net: verified before anything reads them, and never half there.
+"""Downloads: torchvision fetches and unpacks, the checks and messages are here.
 
-They lie in ``TRANSNET_DATA``, or ``~/.cache/transnet``. A file put there by hand is as good as a download.
+A file or folder appears under its name only when it is complete and verified. A file that was put there by hand is
+used like a download.
 """
 
-import hashlib
 import os
-import shutil
+import socket
+import sys
 import tarfile
-import uuid
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from http.client import HTTPException
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from transnet.data.parallel import bar
 from transnet.errors import DataError
 
-_BLOCK = 1 << 20
-_PATIENCE_S = 15
-
-
-def data_folder() -> Path:
-    """Where downloads are kept."""
-    return Path(os.environ.get("TRANSNET_DATA") or "~/.cache/transnet").expanduser()
+_TIMEOUT = 15  # seconds without a byte
 
 
 def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Path:
-    """The file at ``url``, downloaded into ``folder`` unless it is there already.
+    """Download ``url`` into ``folder``, unless the file is there already.
 
     Args:
-        url: what to download.
-        md5: the checksums of its known editions, one of which it must have.
+        url: the file.
+        md5: the checksums of its known editions; it must have one of them.
         folder: where it is kept under its own name.
-        progress: show a bar.
+        progress: whether to show a bar, if standard error is a terminal.
 
     Raises:
-        DataError: where it cannot be had (the message says which file to put where), or is not the known one.
+        DataError: if it cannot be downloaded (the message names the file and where to put it), or is another file.
     """
     from filelock import FileLock
+    from torchvision.datasets.utils import download_url
 
     path = folder / url.rsplit("/", 1)[-1]
+    if path.exists():  # possibly in a folder that is read-only
+        _verify(path, md5, f"delete it to download it again from {url}")
+        return path
     try:
-        if not path.exists():  # the folder of one that is there may be read-only
-            folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder / f".{path.name}.lock"):
-                if not path.exists():
-                    _download(url, md5, path, progress=progress)
-                    return path
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written ({error}); set TRANSNET_DATA to a folder that can") from error
-    _verify(path, md5, f"delete it to download it again from {url}")
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".{path.name}.lock"), TemporaryDirectory(prefix=f".{path.name}.", dir=folder) as aside:
+            if path.exists():  # another process was faster
+                return path
+            with _patience(), redirect_stderr(sys.stderr if progress and sys.stderr.isatty() else StringIO()):
+                download_url(url, aside)
+            _verify(Path(aside, path.name), md5, f"the download from {url} was cut short or changed: try again")
+            os.replace(Path(aside, path.name), path)
+    except (OSError, RuntimeError, HTTPException) as error:
+        raise DataError(
+            f"cannot download {url} ({getattr(error, 'reason', error)}); get the file {path.name} (md5 {md5[0]}) in"
+            f" another way and put it into {folder}, or set TRANSNET_DATA to the folder that holds it"
+        ) from error
     return path
 
 
 def extract(archive: Path, inside: str, folder: Path) -> Path:
-    """Unpack a verified tar archive and return the folder ``inside`` it; use the one that is there already.
-
-    It is unpacked aside and then renamed, so that a folder that is there is complete.
+    """Unpack a verified archive into ``folder`` and return the folder ``inside``, unless that is there already.
 
     Raises:
-        DataError: where the archive does not hold that folder or there is no room.
+        DataError: if the archive does not hold that folder or cannot be unpacked.
     """
+    from torchvision.datasets.utils import extract_archive
+
     target = folder / inside
     if target.is_dir():
         return target
-    aside = folder / f".{inside}.{uuid.uuid4().hex}"
     try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(aside, filter="data")
-        if not (aside / inside).is_dir():
-            raise DataError(f"{archive}: holds no folder {inside}/; it is not the archive it should be")
-        try:
-            os.rename(aside / inside, target)
-        except OSError:
-            if not target.is_dir():  # otherwise another process was faster, with the same contents
-                raise
+        with TemporaryDirectory(prefix=f".{inside}.", dir=folder) as aside:
+            extract_archive(archive, aside)
+            if not Path(aside, inside).is_dir():
+                raise DataError(f"{archive}: holds no folder {inside}/; it is not the expected archive")
+            try:
+                os.rename(Path(aside, inside), target)
+            except OSError:
+                if not target.is_dir():  # otherwise another process was faster, with the same contents
+                    raise
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return target
 
 
-def _download(url: str, md5: tuple[str, ...], path: Path, *, progress: bool) -> None:
-    from urllib.request import Request, urlopen
-
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Give up on connections that deliver nothing; torchvision would wait for ever."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_TIMEOUT)
     try:
-        try:
-            request = Request(url, headers={"User-Agent": "transnet"})
-            with urlopen(request, timeout=_PATIENCE_S) as response, open(temporary, "wb") as file:
-                total = int(response.headers.get("Content-Length") or 0)
-                with bar(f"downloading {path.name}", total, shown=progress, unit="bytes") as advance:
-                    while block := response.read(_BLOCK):
-                        file.write(block)
-                        advance(len(block))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            reason = getattr(error, "reason", error)
-            raise DataError(
-                f"cannot download {url} ({reason}); fetch the file {path.name} (md5 {md5[0]}) elsewhere and"
-                f" put it into {path.parent}, or set TRANSNET_DATA to the folder that holds it"
-            ) from error
-        _verify(temporary, md5, f"the download from {url} was cut short or changed on its way: try again")
-        os.replace(temporary, path)
+        yield
     finally:
-        temporary.unlink(missing_ok=True)
+        socket.setdefaulttimeout(before)
 
 
 def _verify(path: Path, md5: tuple[str, ...], advice: str) -> None:
-    digest = hashlib.md5(usedforsecurity=False)
+    from torchvision.datasets.utils import calculate_md5
+
     try:
-        with open(path, "rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        found = calculate_md5(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if digest.hexdigest() not in md5:
-        raise DataError(f"{path} has the md5 {digest.hexdigest()}, expected is {' or '.join(md5)}; {advice}")
+    if found not in md5:
+        raise DataError(f"{path} has the md5 {found}, expected is {' or '.join(md5)}; {advice}")

@@ -1,86 +1,72 @@
-"""One function over many rows, on worker processes, with a progress bar."""
+"""Work on many rows in worker processes, with a progress bar."""
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
+from transnet.console import progress_bar
 from transnet.errors import DataError
 
+T = TypeVar("T")
 CHUNK = 64
 # Starting processes costs more than this many small images.
-_ALONE = 512
+_FEW = 512
 
 
 def for_rows(work: Callable[[int, int], str | None], n: int, *, title: str, progress: bool) -> None:
-    """Call ``work(start, stop)`` until all ``n`` rows are done; use it where rows are written to a file.
+    """Call ``work(start, stop)`` for consecutive parts of ``n`` rows; use it if the results are written to a file.
 
     Args:
-        work: does the rows from start to stop and returns None, or what went wrong. It travels to the
-            workers.
-        n: the number of rows.
-        title: says what is being done, in front of the bar.
-        progress: show the bar, where standard error is a terminal.
+        work: handles the rows from start to stop; returns None, or the text of an error. It is sent to the workers.
+        n: number of rows.
+        title: text in front of the progress bar.
+        progress: whether to show the bar, if standard error is a terminal.
 
     Raises:
-        DataError: with the first thing that went wrong.
+        DataError: with the first text that ``work`` returned.
     """
     starts = range(0, n, CHUNK)
     if workers := workers_for(n):
         import_once()
-    # No tensors travel between the processes, so there is no shared memory to run out of.
-    loader: DataLoader[Any] = DataLoader(
-        _Calls(work, n), batch_size=None, sampler=starts, num_workers=workers, collate_fn=_unchanged
+    # No tensors are sent between the processes, so they cannot run out of shared memory.
+    loader: DataLoader[str | None] = DataLoader(
+        _Calls(work, n), batch_size=None, sampler=starts, num_workers=workers, collate_fn=unchanged
     )
-    with bar(title, n, shown=progress) as advance:
+    with progress_bar(shown=progress) as bar:
+        task = bar.add_task(title, total=n)
         for start, error in zip(starts, loader):
             if error is not None:
                 raise DataError(error)
-            advance(min(CHUNK, n - start))
+            bar.advance(task, min(CHUNK, n - start))
 
 
 def workers_for(n: int) -> int:
     """How many worker processes to use for ``n`` images: one for each usable core, none for few images."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # A worker of somebody else's pool may not have workers of its own.
-    alone = n < _ALONE or cores == 1 or multiprocessing.current_process().daemon
-    return 0 if alone else min(cores, n // CHUNK)
+    # A daemonic process, such as a worker of another pool, may not have workers itself.
+    none = n < _FEW or cores == 1 or multiprocessing.current_process().daemon
+    return 0 if none else min(cores, n // CHUNK)
 
 
 def import_once() -> None:
-    """Where worker processes come from a fork server, let that import what all of them need; call it before they start.
+    """Let a fork server import what all worker processes need; call this before they start.
 
-    Otherwise each imports torch for itself, one after the other: seconds a worker, every epoch. The server is Python's
-    own choice on Linux from 3.14 on. One that already runs stays as it is; else this list replaces any other.
+    Otherwise each worker imports torch for itself, one after the other, which takes seconds per worker in every epoch.
+    Fork servers are Python's default on Linux from 3.14 on. One that already runs is not changed; otherwise this list
+    replaces any other.
     """
-    # Not `get_start_method()` alone, which would settle it: that is for the program to do.
+    # `get_start_method()` without allow_none would fix the method, which only the program may do.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     if method == "forkserver":
         multiprocessing.set_forkserver_preload(["__main__", "transnet.data.stream"])
 
 
-@contextmanager
-def bar(title: str, total: int, *, shown: bool, unit: str = "images") -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error that leaves nothing behind; silent where that is not a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), counter, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
-        task = progress.add_task(title, total=total or None)
-        yield lambda steps: progress.advance(task, steps)
+def unchanged(value: T) -> T:
+    """A collate function for datasets whose items are whole batches."""
+    return value
 
 
 class _Calls(Dataset[str | None]):
@@ -89,7 +75,3 @@ class _Calls(Dataset[str | None]):
 
     def __getitem__(self, start: int) -> str | None:
         return self.work(start, min(start + CHUNK, self.n))
-
-
-def _unchanged(value: Any) -> Any:
-    return value

@@ -7,14 +7,18 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from transnet.data.cache import cache_folder, cached
-from transnet.data.source import PART_NAMES, Rows, Source, class_names, settle_parts
+from transnet.data.source import SPLIT_NAMES, Rows, Source, class_names, with_test_split
 from transnet.data.stores import PackedStore
 from transnet.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
@@ -32,8 +36,8 @@ def find_shards(root: Path) -> list[Path]:
 def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) -> Source:
     """Read images and labels from shards whose names begin with ``train``, ``validation`` or ``test``.
 
-    The encoded images are copied into the cache folder once, since a parquet file cannot be read at a single
-    row. Class names come from the schema. A test part whose labels are all −1 (withheld) is left out.
+    The encoded images are copied into the cache folder once, since single rows of a parquet file cannot be read. Class
+    names come from the schema. A test split whose labels are all −1 (withheld) is left out.
 
     Args:
         root: the folder, for messages.
@@ -41,17 +45,17 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
         label_column: the column of labels; None finds it.
 
     Raises:
-        DataError: where pyarrow is not installed, a shard is missing or damaged, a column is not found or a label is
-            out of range.
+        DataError: if pyarrow is not installed, a shard is missing or damaged, a column is not found or a label is out
+            of range.
     """
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise DataError(f"{root}: reading parquet needs pyarrow; pip install pyarrow") from error
 
-    parts = _parts(root, shards)
+    split_of = _splits(root, shards)
     _check_complete(root, shards)
-    files: dict[Path, Any] = {}
+    files = {}
     for path in shards:
         with _reading(path):
             files[path] = pq.ParquetFile(path)
@@ -60,32 +64,29 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
     features = _features(schema)
     image = _image_column(root, schema, features)
     label = _label_column(root, schema, features, label_column)
-    values: list[Any] = []
+    values: list[object] = []
+    rows: dict[str, list[int]] = {}
     for path, file in files.items():
         with _reading(path):
             if file.schema_arrow.names != schema.names:
                 raise DataError(f"{path}: its columns differ from those of {shards[0].name}")
             found = file.read(columns=[label]).column(0).to_pylist()
         _check_length(path, file, len(found))
+        rows.setdefault(split_of[path], []).extend(range(len(values), len(values) + len(found)))
         values += found
     store = _unpack(root, files, image)
 
-    rows: dict[str, Rows] = {}
-    start = 0
-    for path, file in files.items():
-        length = file.metadata.num_rows
-        rows[parts[path]] = np.append(rows.get(parts[path], np.empty(0, np.int64)), np.arange(start, start + length))
-        start += length
-    every, names = _names(root, label, values, features)
-    if "test" in rows and (every[rows["test"]] == -1).all():
-        del rows["test"]
-    classes = class_names(f"{root}: column {label!r}", every[np.concatenate(list(rows.values()))], names)
-    return Source(store, every, classes, settle_parts(rows))
+    labels, names = _labels(root, label, values, features)
+    splits = {split: np.array(indices, np.int64) for split, indices in rows.items()}
+    if "test" in splits and (labels[splits["test"]] == -1).all():
+        del splits["test"]
+    classes = class_names(f"{root}: column {label!r}", labels[np.concatenate(list(splits.values()))], names)
+    return Source(store, labels, classes, with_test_split(splits))
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What goes wrong in a shard is said of that shard."""
+    """Turn pyarrow's errors into one that names the shard."""
     import pyarrow as pa
 
     try:
@@ -94,13 +95,13 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: this shard cannot be read ({error}); fetch it again") from error
 
 
-def _check_length(path: Path, file: Any, found: int) -> None:
+def _check_length(path: Path, file: "pq.ParquetFile", found: int) -> None:
     if found != (rows := file.metadata.num_rows):
         raise DataError(f"{path}: this shard is damaged ({found} of {rows} rows are found); fetch it again")
 
 
-def _unpack(root: Path, files: dict[Path, Any], image: str) -> PackedStore:
-    """Copy the encoded images, and where each of them ends, into the cache."""
+def _unpack(root: Path, files: dict[Path, "pq.ParquetFile"], image: str) -> PackedStore:
+    """Copy the encoded images, and the position at which each ends, into the cache."""
     stats = []
     for path in files:
         with _reading(path):
@@ -121,11 +122,11 @@ def _unpack(root: Path, files: dict[Path, Any], image: str) -> PackedStore:
 
     def fill(path: Path) -> None:
         out = np.load(path, mmap_mode="r+")
-        at = 0
+        end = 0
         for part in _encoded(files, image):
             joined = b"".join(row or b"" for row in part)
-            out[at : at + len(joined)] = np.frombuffer(joined, np.uint8)
-            at += len(joined)
+            out[end : end + len(joined)] = np.frombuffer(joined, np.uint8)
+            end += len(joined)
 
     packed = cached(key, (int(ends[-1]),), np.uint8, fill)
     assert isinstance(packed, np.memmap)
@@ -133,36 +134,36 @@ def _unpack(root: Path, files: dict[Path, Any], image: str) -> PackedStore:
     return PackedStore(cache_folder() / f"{key}.npy", int(packed.offset), np.array(ends), key, names)
 
 
-def _parts(root: Path, shards: list[Path]) -> dict[Path, str]:
-    parts = {path: PART_NAMES.get(re.split(r"[-_.]", path.name.lower())[0]) for path in shards}
-    if not any(parts.values()):
+def _splits(root: Path, shards: list[Path]) -> dict[Path, str]:
+    splits = {path: SPLIT_NAMES.get(re.split(r"[-_.]", path.name.lower())[0]) for path in shards}
+    if not any(splits.values()):
         return dict.fromkeys(shards, "train")
-    if "train" not in parts.values():
+    if "train" not in splits.values():
         raise DataError(f"{root}: no shard's name begins with train-; found {shards[0].name}")
-    if strange := [path.name for path, part in parts.items() if part is None]:
+    if unknown := [path.name for path, split in splits.items() if split is None]:
         raise DataError(
-            f"{root}: {strange[0]} begins with none of train-, validation-, test-; rename it or move it away"
+            f"{root}: {unknown[0]} begins with none of train-, validation-, test-; rename it or move it away"
         )
-    return {path: part for path, part in parts.items() if part is not None}
+    return {path: split for path, split in splits.items() if split is not None}
 
 
 def _check_complete(root: Path, shards: list[Path]) -> None:
-    """Half a data set trains as well as a whole one, and nothing but its results would tell."""
+    """Refuse a folder without all of its numbered shards: training would work, and only the results would be wrong."""
     found: dict[tuple[str, str], set[int]] = {}
     for path in shards:
         if name := _ONE_OF_MANY.match(path.name):
             found.setdefault((name["before"], name["all"]), set()).add(int(name["number"]))
-    for (before, number), there in found.items():
-        if (missing := int(number) - len(there)) > 0:
-            first = next(n for n in itertools.count(int(number) in there) if n not in there)  # from 0 or from 1
+    for (before, number), present in found.items():
+        if (missing := int(number) - len(present)) > 0:
+            first = next(n for n in itertools.count(int(number) in present) if n not in present)  # from 0 or from 1
             raise DataError(
                 f"{root}: {missing} of the {int(number)} shards {before}…-of-{number} {'is' if missing == 1 else 'are'}"
                 f" missing, the first is {before}{first:0{len(number)}}-of-{number}; fetch what is missing, or give the"
-                " others names without numbers where they are meant to be all"
+                " others names without numbers if they are all there should be"
             )
 
 
-def _encoded(files: dict[Path, Any], column: str) -> Iterator[list[bytes | None]]:
+def _encoded(files: dict[Path, "pq.ParquetFile"], column: str) -> Iterator[list[bytes | None]]:
     for path, file in files.items():
         found = 0
         with _reading(path):
@@ -175,23 +176,35 @@ def _encoded(files: dict[Path, Any], column: str) -> Iterator[list[bytes | None]
         _check_length(path, file, found)
 
 
-def _features(schema: Any) -> dict[str, Any]:
-    metadata = (schema.metadata or {}).get(b"huggingface", b"{}")
+class _Feature(NamedTuple):
+    """A column's type in the metadata of Hugging Face, and the class names if it holds labels."""
+
+    kind: object
+    names: list[str] | None
+
+
+def _features(schema: "pa.Schema") -> dict[str, _Feature]:
     try:
-        features = json.loads(metadata).get("info", {}).get("features", {})
-    except ValueError:
+        found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        features = {name: value for name, value in found.items() if isinstance(value, dict)}
+    except (ValueError, AttributeError):  # metadata of another form
         return {}
-    return {name: value for name, value in features.items() if isinstance(value, dict)}
+    names = {name: value.get("names") for name, value in features.items()}
+    return {
+        name: _Feature(value.get("_type"), names[name] if isinstance(names[name], list) else None)
+        for name, value in features.items()
+    }
 
 
-def _image_column(root: Path, schema: Any, features: dict[str, Any]) -> str:
+def _image_column(root: Path, schema: "pa.Schema", features: dict[str, _Feature]) -> str:
     from pyarrow import types
 
+    images = {name for name, feature in features.items() if feature.kind == "Image"}
     found = [
         field.name
         for field in schema
         if (types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0)
-        or (features.get(field.name, {}).get("_type") == "Image" and types.is_binary(field.type))
+        or (field.name in images and types.is_binary(field.type))
         or (field.name in _IMAGE_NAMES and (types.is_binary(field.type) or types.is_large_binary(field.type)))
     ]
     if len(found) == 1:
@@ -200,41 +213,46 @@ def _image_column(root: Path, schema: Any, features: dict[str, Any]) -> str:
         return preferred[0]
     problem = f"{len(found)} columns of images ({' '.join(found)})" if found else "no column of images"
     raise DataError(
-        f"{root}: {problem} among {' '.join(schema.names)}; expected is one that holds a struct with the"
-        " field bytes, called image or img where there are several"
+        f"{root}: {problem} among {' '.join(schema.names)}; expected is one that holds a struct with the field bytes,"
+        " called image or img if there are several"
     )
 
 
-def _label_column(root: Path, schema: Any, features: dict[str, Any], given: str | None) -> str:
+def _label_column(root: Path, schema: "pa.Schema", features: dict[str, _Feature], given: str | None) -> str:
     if given is not None:
         if given in schema.names:
             return given
-        raise DataError(f"{root}: no column {given!r} for the labels; the columns are {' '.join(schema.names)}")
-    labels = [name for name in schema.names if features.get(name, {}).get("_type") == "ClassLabel"]
+        raise DataError(
+            f"{root} has no column {given!r}; the columns are {' '.join(schema.names)}", field="label_column"
+        )
+    labels = [name for name in schema.names if name in features and features[name].kind == "ClassLabel"]
     if len(labels) == 1:
         return labels[0]
     if preferred := [name for name in _LABEL_NAMES if name in (labels or schema.names)]:
         return preferred[0]
     raise DataError(
-        f"{root}: cannot tell which column holds the labels; name one with label_column (`label_column`):"
-        f" {' '.join(labels or schema.names)}"
+        f"none given, and {root} has several columns that may hold the labels: {' '.join(labels or schema.names)}",
+        field="label_column",
     )
 
 
-def _names(root: Path, label: str, values: list[Any], features: dict[str, Any]) -> tuple[Rows, list[str] | None]:
-    if all(isinstance(value, str) for value in values):
-        classes = sorted(set(values))
-        number = {name: i for i, name in enumerate(classes)}
-        return np.array([number[value] for value in values], np.int64), classes
+def _labels(
+    root: Path, column: str, values: list[object], features: dict[str, _Feature]
+) -> tuple[Rows, list[str] | None]:
+    """The labels as numbers, and the classes' names if there are any."""
+    strings = [value for value in values if isinstance(value, str)]
+    if len(strings) == len(values):
+        classes, numbers = np.unique(strings, return_inverse=True)
+        return numbers.astype(np.int64), classes.tolist()
     kinds = sorted({"nothing" if value is None else type(value).__name__ for value in values})
     if kinds != ["int"]:
         raise DataError(
-            f"{root}: column {label!r} holds {' and '.join(kinds)}; labels are whole numbers or strings, all of one"
+            f"{root}: column {column!r} holds {' and '.join(kinds)}; labels are whole numbers or strings, all of one"
             " kind and none missing"
         )
+    integers = [value for value in values if isinstance(value, int)]
     try:
-        labels = np.array(values, np.int64)
+        labels = np.array(integers, np.int64)
     except OverflowError as error:
-        raise DataError(f"{root}: column {label!r}: label {max(values)} is out of range") from error
-    names = features.get(label, {}).get("names")
-    return labels, names if isinstance(names, list) else None
+        raise DataError(f"{root}: column {column!r}: label {max(integers)} is out of range") from error
+    return labels, features[column].names if column in features else None

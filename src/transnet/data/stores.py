@@ -1,52 +1,56 @@
-"""Where images lie: in files, in one long run of encoded bytes, or in an array of pixels.
+"""Access to images by row: files, one array of encoded images, or an array of pixels.
 
-A store knows its images by row and travels to worker processes, so it holds no open files and few Python
-objects.
+Stores are sent to worker processes, so they hold no open files and few Python objects.
 """
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.decode import Pixels, decode_image
-from transnet.data.errors import ReadError
+from transnet.data.decode import ReadError, decode_image
+from transnet.data.geometry import Pixels
 from transnet.errors import DataError
 
 
-class Store(Protocol):
-    """Images by row, each read when it is asked for."""
+class EncodedStore(ABC):
+    """Images as the bytes of image files, which have to be decoded."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def pixels(self, row: int) -> Pixels:
-        """The whole image, (h, w, 1) or (h, w, 3); raises DataError, naming it, where it cannot be read."""
-        ...
-
-    def where(self, row: int) -> str:
-        """The image's path, or whatever else finds it, for a message."""
-        ...
-
-
-class EncodedStore(Store, Protocol):
-    """A store of image files' bytes, which have to be decoded."""
-
     @property
+    @abstractmethod
     def key(self) -> str:
-        """A hash that changes when any image may have changed; cheap, so it may change without need."""
-        ...
+        """A hash that changes if any image may have changed; cheap, so it may also change without need."""
 
+    @abstractmethod
+    def where(self, row: int) -> str:
+        """The image's path, or its shard and row, for a message."""
+
+    @abstractmethod
     def encoded(self, row: int) -> bytes:
-        """The image file's bytes; the ReadError where they cannot be read gives the reason only."""
-        ...
+        """The image file's bytes; raises a ReadError with the reason only if they cannot be read."""
+
+    def pixels(self, row: int, *, check: bool = False) -> Pixels:
+        """The whole image, (h, w, 1) or (h, w, 3); raises a DataError that names it if it cannot be read."""
+        try:
+            return decode_image(self.encoded(row), check=check)
+        except DataError as error:
+            raise DataError(f"{self.where(row)}: {error}") from error
 
 
-class FileStore:
-    """Images that are files of their own."""
+class FileStore(EncodedStore):
+    """Images that are separate files.
+
+    Args:
+        root: the folder that contains them.
+        paths: relative to it.
+    """
 
     def __init__(self, root: Path, paths: Sequence[str]) -> None:
         self.root = root
@@ -66,15 +70,15 @@ class FileStore:
 
     @property
     def key(self) -> str:
-        """From names, sizes and times: permissions and contents both count."""
+        """From names, sizes and times, so that changed permissions count as well as changed contents."""
         digest = hashlib.sha256(os.fsencode(self.root.resolve()))
         for row in range(len(self)):
             try:
                 stat = self.path(row).stat()
-                seen = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+                state = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             except OSError as error:
-                seen = (-1, error.errno or 0, 0)
-            digest.update(bytes(self._paths[row]) + f"\0{seen}\n".encode())
+                state = (-1, error.errno or 0, 0)
+            digest.update(bytes(self._paths[row]) + f"\0{state}\n".encode())
         return digest.hexdigest()
 
     def encoded(self, row: int) -> bytes:
@@ -84,26 +88,30 @@ class FileStore:
         except (OSError, MemoryError) as error:
             raise ReadError(f"cannot be read ({_reason(error)})") from error
 
-    def pixels(self, row: int) -> Pixels:
-        """The decoded file."""
-        return decoded(self, row)
 
+class PackedStore(EncodedStore):
+    """Encoded images one after another in one file, to which parquet shards are unpacked.
 
-class PackedStore:
-    """Encoded images one after another in one array, such as parquet shards are unpacked to."""
+    Args:
+        packed: the file.
+        start: of the first image in it.
+        ends: of each image, from there.
+        key: see `EncodedStore.key`.
+        shards: their names and numbers of rows, in order.
+    """
 
     def __init__(
-        self,
-        packed: Path,
-        start: int,
-        ends: npt.NDArray[np.int64],
-        key: str,
-        shards: Sequence[tuple[str, int]],
+        self, packed: Path, start: int, ends: npt.NDArray[np.int64], key: str, shards: Sequence[tuple[str, int]]
     ) -> None:
-        self._packed, self._start, self._ends, self.key, self._shards = packed, start, ends, key, list(shards)
+        self._packed, self._start, self._ends, self._key, self._shards = packed, start, ends, key, list(shards)
 
     def __len__(self) -> int:
         return len(self._ends)
+
+    @property
+    def key(self) -> str:
+        """From the shards' names, sizes and times."""
+        return self._key
 
     def where(self, row: int) -> str:
         """The shard and the row in it."""
@@ -124,13 +132,14 @@ class PackedStore:
         except (OSError, MemoryError) as error:
             raise ReadError(f"cannot be read from {self._packed} ({_reason(error)}); start again") from error
 
-    def pixels(self, row: int) -> Pixels:
-        """The decoded image."""
-        return decoded(self, row)
-
 
 class ArrayStore:
-    """Images of one size that are pixels in memory: uint8 (N, H, W, C)."""
+    """Images of one size that are pixels in memory: uint8 (N, H, W, C).
+
+    Args:
+        images: the pixels.
+        name: of the array, for messages.
+    """
 
     def __init__(self, images: Pixels, name: str) -> None:
         self.images, self._name = images, name
@@ -142,17 +151,12 @@ class ArrayStore:
         """The array's name and the row."""
         return f"{self._name}, image {row}"
 
-    def pixels(self, row: int) -> Pixels:
+    def pixels(self, row: int, *, check: bool = False) -> Pixels:
         """The image."""
         return self.images[row]
 
 
-def decoded(store: EncodedStore, row: int) -> Pixels:
-    """Read and decode one image of a store; an error names it."""
-    try:
-        return decode_image(store.encoded(row))
-    except DataError as error:
-        raise DataError(f"{store.where(row)}: {error}") from error
+Store = EncodedStore | ArrayStore
 
 
 def _reason(error: OSError | MemoryError) -> str:

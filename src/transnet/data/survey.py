@@ -1,27 +1,30 @@
-"""One look at every image before training starts: is it whole, how large, of what colour?
+"""Check every image once before training starts: is it complete, how large is it, and is it grey?
 
-A damaged image must not be met in the last epoch. The look also gives what is needed of each image later: a
-hash of its contents (for fingerprints and splits) and its channel statistics (for normalising), so that any
-split's mean needs no second pass. The result is kept, and taken again as long as no file has changed; only
-what the disk, the network or the memory did not let be read is looked at again each time.
+Otherwise a damaged image would stop the last epoch. The check also records what is needed of each image later: a hash
+of its contents (for fingerprints and splits) and the moments of its channels (for normalising), so that no split's mean
+needs a second pass. The records are cached as long as no file changes. Only images that could not be read because of
+the disk, the network or the memory are checked again each time.
 """
 
 import hashlib
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.cache import cached
-from transnet.data.decode import RULES, Pixels, decode_image
-from transnet.data.errors import ReadError
+from transnet.data.cache import allocate, cached
+from transnet.data.decode import RULES, ReadError, decode_image, with_channels
+from transnet.data.geometry import Geometry, Pixels, Size
 from transnet.data.parallel import for_rows
+from transnet.data.source import Rows
 from transnet.data.stores import ArrayStore, EncodedStore, Store
 from transnet.errors import DataError
 
-# mean and square: of each channel's values in 0..1 and of their squares, over the whole image; grey counts
-# thrice. unread: bad by no fault of the image's, as far as is known.
+# mean and square: of each channel's values in 0…1 and of their squares, over the whole image; a grey image has three
+# equal channels. unread: bad, but as far as is known not because of the image.
 RECORD = np.dtype(
     [
         ("sha", np.uint8, (32,)),
@@ -34,88 +37,126 @@ RECORD = np.dtype(
         ("square", np.float64, (3,)),
     ]
 )
-Survey = npt.NDArray[Any]
+Records = npt.NDArray[np.void]
 _LEVELS = np.arange(256) / 255
+_SAMPLE = 32
+# Bytes of decoded images to keep: with more of them, writing and reading them takes as long as decoding.
+_KEEP = 1 << 32
 
 
-def survey(store: Store, *, progress: bool) -> Survey:
-    """Look at every image of a store.
+def survey(
+    store: Store, *, progress: bool, expect: Callable[[Records], tuple[Size, int]] | None = None
+) -> tuple[Records, Pixels | None]:
+    """Check every image of a store.
+
+    Args:
+        store: the images.
+        progress: whether to show a bar.
+        expect: computes, from the records of some good images, the stored size and the channels that the images will
+            probably have. If it is given, the images are also kept in that form, so that they are decoded only once.
 
     Returns:
-        One ``RECORD`` a row. Images that cannot be read are marked ``bad``.
+        One ``RECORD`` per row; images that cannot be read are marked ``bad``. And the decoded images (N, height, width,
+        channels), if they were kept: a temporary file without a name, which ends with the array.
     """
     if isinstance(store, ArrayStore):
-        return _survey_array(store.images)
-    encoded: EncodedStore = store  # type: ignore[assignment]
-    key = hashlib.sha256(f"survey 2 {RULES} {encoded.key}".encode()).hexdigest()
+        return _survey_array(store.images), None
+    n, decoded = len(store), None
 
-    def look(path: Path, rows: npt.NDArray[np.int64]) -> None:
-        for_rows(_Look(encoded, path, rows), len(rows), title="checking images", progress=progress)
+    def check(path: Path, rows: Rows, keep: Path | None = None) -> None:
+        for_rows(partial(_check, store, path, rows, keep), len(rows), title="checking images", progress=progress)
 
-    def look_again(path: Path) -> None:
-        np.load(path, mmap_mode="r+")[:] = seen
-        look(path, unread)
+    def fill(path: Path) -> None:
+        nonlocal decoded
+        keep = _file_to_keep(store, path, expect) if expect else None
+        try:
+            check(path, np.arange(n), keep)
+            decoded = np.load(keep, mmap_mode="r") if keep else None
+        finally:
+            if keep:
+                keep.unlink()  # the pixels stay as long as the array is in use
 
-    seen = cached(key, (len(encoded),), RECORD, lambda path: look(path, np.arange(len(encoded))))
-    # A disk, a network or a memory that failed may do its work by now.
-    if len(unread := np.flatnonzero(seen["unread"])):
-        seen = cached(key, (len(encoded),), RECORD, look_again, anew=True)
-    return seen
+    def fill_again(path: Path) -> None:
+        np.load(path, mmap_mode="r+")[:] = records
+        check(path, unread)
+
+    key = hashlib.sha256(f"survey 2 {RULES} {store.key}".encode()).hexdigest()
+    records = cached(key, (n,), RECORD, fill)
+    if len(unread := np.flatnonzero(records["unread"])):
+        records, decoded = cached(key, (n,), RECORD, fill_again, replace=True), None
+    return records, decoded
 
 
-def statistics(seen: Survey, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over these images, every image counting the same.
+def statistics(records: Records, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over these images, each of which has the same weight.
 
-    A channel that never changes gets the deviation 1/255, so that normalising it divides by something.
+    A constant channel gets the deviation 1/255, so that normalising does not divide by zero.
     """
-    mean = seen["mean"].mean(axis=0)
-    deviation = np.sqrt(np.maximum(seen["square"].mean(axis=0) - mean**2, 0))
+    mean = records["mean"].mean(axis=0)
+    deviation = np.sqrt(np.maximum(records["square"].mean(axis=0) - mean**2, 0))
     std = np.maximum(deviation, 1 / 255)
     return tuple(map(float, mean[:channels])), tuple(map(float, std[:channels]))
 
 
-class _Look:
-    """Travels to the workers, each of which writes its rows into the file."""
-
-    def __init__(self, store: EncodedStore, path: Path, rows: npt.NDArray[np.int64]) -> None:
-        self.store, self.path, self.rows = store, path, rows
-
-    def __call__(self, start: int, stop: int) -> str | None:
-        records = np.load(self.path, mmap_mode="r+")
-        for row in map(int, self.rows[start:stop]):
-            record = np.zeros((), RECORD)
-            try:
-                encoded = self.store.encoded(row)
-                pixels = decode_image(encoded, check=True)
-                record["mean"], record["square"] = _moments(pixels)
-            except (ReadError, MemoryError):
-                record["bad"] = record["unread"] = True
-            except DataError:
-                record["bad"] = True
-            else:
-                record["sha"] = np.frombuffer(hashlib.sha256(encoded).digest(), np.uint8)
-                record["height"], record["width"] = pixels.shape[:2]
-                record["grey"] = pixels.shape[2] == 1
-            records[row] = record
+def _file_to_keep(store: EncodedStore, path: Path, expect: Callable[[Records], tuple[Size, int]]) -> Path | None:
+    """A file for the decoded images next to ``path``, unless they are too many or there is no room."""
+    sample = np.unique(np.linspace(0, len(store) - 1, _SAMPLE).astype(np.int64))
+    _check(store, path, sample, None, 0, len(sample))
+    records = np.load(path)[sample]
+    if records["bad"].all() or os.name != "posix":  # other systems cannot remove a file that is in use
         return None
+    size, channels = expect(records[~records["bad"]])
+    keep = path.with_suffix(".pixels.tmp")
+    if len(store) * size[0] * size[1] * channels > _KEEP:
+        return None
+    try:
+        allocate(keep, (len(store), *size, channels), np.uint8)
+    except OSError:
+        keep.unlink(missing_ok=True)
+        return None
+    return keep
+
+
+def _check(store: EncodedStore, path: Path, rows: Rows, keep: Path | None, start: int, stop: int) -> None:
+    """Write the records of some rows, and their pixels if they are kept, into the files; runs in worker processes."""
+    records = np.load(path, mmap_mode="r+")
+    kept = np.load(keep, mmap_mode="r+") if keep else None
+    for row in map(int, rows[start:stop]):
+        record = np.zeros((), RECORD)
+        try:
+            encoded = store.encoded(row)
+            pixels = decode_image(encoded, check=True)
+            record["mean"], record["square"] = _moments(pixels)
+            if kept is not None:
+                size = kept.shape[1:3]
+                kept[row] = Geometry(size, size).fit(with_channels(pixels, kept.shape[3]))
+        except (ReadError, MemoryError):
+            record["bad"] = record["unread"] = True
+        except DataError:
+            record["bad"] = True
+        else:
+            record["sha"] = np.frombuffer(hashlib.sha256(encoded).digest(), np.uint8)
+            record["height"], record["width"] = pixels.shape[:2]
+            record["grey"] = pixels.shape[2] == 1
+        records[row] = record
 
 
 def _moments(pixels: Pixels) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    # Counting levels is exact and needs no copy of a large image in floating point.
+    # Counting levels is exact and needs no floating-point copy of a large image.
     counts = np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(pixels, 2, 0)])
     share = counts / counts[0].sum()
     return share @ _LEVELS, share @ _LEVELS**2
 
 
-def _survey_array(images: Pixels) -> Survey:
-    seen = np.zeros(len(images), RECORD)
-    seen["height"], seen["width"] = images.shape[1:3]
-    seen["grey"] = images.shape[3] == 1
+def _survey_array(images: Pixels) -> Records:
+    records = np.zeros(len(images), RECORD)
+    records["height"], records["width"] = images.shape[1:3]
+    records["grey"] = images.shape[3] == 1
     for start in range(0, len(images), 1024):
         part = images[start : start + 1024]
         flat = part.reshape(len(part), -1, images.shape[3])
-        seen["mean"][start : start + 1024] = flat.mean(axis=1, dtype=np.float64) / 255
-        seen["square"][start : start + 1024] = np.square(flat, dtype=np.uint32).mean(axis=1) / 255**2
+        records["mean"][start : start + 1024] = flat.mean(axis=1, dtype=np.float64) / 255
+        records["square"][start : start + 1024] = np.square(flat, dtype=np.uint32).mean(axis=1) / 255**2
     for row, image in enumerate(images):
-        seen["sha"][row] = np.frombuffer(hashlib.sha256(image.tobytes()).digest(), np.uint8)
-    return seen
+        records["sha"][row] = np.frombuffer(hashlib.sha256(image.tobytes()).digest(), np.uint8)
+    return records

@@ -12,6 +12,7 @@ import msgspec
 import tyro
 from msgspec import Meta
 
+from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError, FileError
 from transnet.runs.files import read_json
 
@@ -28,14 +29,16 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 class TrainConfig:
     """Train a classifier with one head per transform of the images.
 
-    DATA is a name (digits cifar10 cifar100 imagenette imagewoof imagenet200 fashion-mnist), a folder of class
-    folders, a folder with train/ and val/ or test/ inside, a folder of Hugging Face parquet shards, or an .npz file.
+    DATA is a name, a folder of class folders, a folder with train/ and val/ or test/ inside, a folder of Hugging Face
+    parquet shards, or an .npz file.
 
     Example: transnet train cifar100 --transforms r0,r1 --out runs/t2
     """
 
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """A data set's name, a folder or an .npz file."""
+    data: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="DATA", help=f"A dataset's name ({' '.join(DATASETS)}), a folder or an .npz file."),
+    ]
     out: Annotated[str, tyro.conf.arg(metavar="DIR")]
     """New folder for the run."""
     model: str | None = None

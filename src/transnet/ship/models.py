@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from transnet.console import first_line
 from transnet.data.augment import View
-from transnet.data.decode import Pixels, decode_image, square, to_grey, with_channels
+from transnet.data.decode import decode_image, with_channels
+from transnet.data.geometry import Geometry, Pixels
 from transnet.errors import FileError
 from transnet.model import TransNet
 from transnet.runs.description import Description
@@ -72,6 +73,10 @@ class Model:
         """The network with all its heads, for `transnet.anytime`; None for a pruned model or an ONNX file."""
         return self.network if isinstance(self.network, TransNet) else None
 
+    @property
+    def _geometry(self) -> Geometry:
+        return Geometry.square(self.about.image_size, stored=self.about.stored_size)
+
     def prepare(self, encoded: bytes) -> Tensor:
         """Decode an image file and resize, crop and normalise it as in training: (C, S, S).
 
@@ -82,20 +87,12 @@ class Model:
 
     def crop(self, pixels: Pixels) -> Pixels:
         """The part of a decoded image that the network sees, (S, S, C) in 0…255."""
-        about = self.about
-        if about.channels == 1:
-            pixels = to_grey(pixels)
-        stored = square(with_channels(pixels, about.channels), about.stored_size)
-        first = (about.stored_size - about.image_size) // 2
-        return stored[first : first + about.image_size, first : first + about.image_size]
+        geometry = self._geometry
+        return geometry.centre(geometry.fit(with_channels(pixels, self.about.channels)))
 
     def normalise(self, pixels: Pixels) -> Tensor:
         """(S, S, C) in 0…255 → (C, S, S), as in training."""
-        about = self.about
-        view = View.of(
-            size=about.image_size, stored=about.stored_size, pad=0, mean=about.mean, std=about.std,
-            device=torch.device("cpu"),
-        )  # fmt: skip
+        view = View.create(self._geometry, mean=self.about.mean, std=self.about.std)
         return view.normalise(torch.from_numpy(np.ascontiguousarray(pixels))[None])[0]
 
 

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from transnet.data.catalog import NAMED
+from transnet.data.catalog import NAMES
 from transnet.errors import ConfigError
 from transnet.runs.config import TrainConfig
 from transnet.study.plan import PlannedRun, Study
@@ -50,7 +50,7 @@ class Cluster:
         """Hand the run to Ray, at once: it keeps the queue, and a cluster that grows wants to see it."""
         config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
         data = os.path.expanduser(run.data)
-        if run.data not in NAMED and os.path.exists(data):
+        if run.data not in NAMES and os.path.exists(data):
             data = os.path.abspath(data)  # Ray's processes stand in other folders
         self._waiting[self._task.remote(config, data, self._at_once)] = run.name
         return True

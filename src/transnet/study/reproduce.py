@@ -5,8 +5,7 @@ from pathlib import Path
 
 from transnet import backbones
 from transnet.data import open_data
-from transnet.data.catalog import NAMED
-from transnet.data.download import data_folder
+from transnet.data.catalog import NAMES, needs_download
 from transnet.errors import ConfigError
 from transnet.report.page import write_report
 from transnet.runs.folder import Run
@@ -61,7 +60,7 @@ def _check_data(study: Study, runs: list[PlannedRun]) -> None:
     finished = [run for run in runs if Run(run.config.out).finished]
     if study.on != "here":  # a cluster's nodes may have data that this one has not
         return
-    if len(finished) < len(runs) and study.data not in NAMED and not _is_here(study.data):
+    if len(finished) < len(runs) and study.data not in NAMES and not _is_here(study.data):
         open_data(study.data)  # says what is wrong, once instead of in every run
     if finished and (len(finished) < len(runs) or _is_here(study.data)):
         own_data(finished[0].config.out, at=study.data)
@@ -69,8 +68,8 @@ def _check_data(study: Study, runs: list[PlannedRun]) -> None:
 
 def _is_here(data: str) -> bool:
     """Whether data can be opened without a download."""
-    if data in NAMED:
-        return data == "digits" or (data_folder() / data).is_dir()
+    if data in NAMES:
+        return not needs_download(data)
     return Path(os.path.expanduser(data)).exists()
 
 

@@ -130,7 +130,7 @@ def fits_on_device(data: DataSet, storage: str, device: torch.device) -> bool:
     """Whether the images stay on the device: half of what is free must be left for the network."""
     if storage != "auto":
         return storage == "resident"
-    needed = sum(split.resident_bytes(data.stored_size) for split in (data.train, data.val, data.test) if split)
+    needed = sum(split.resident_bytes(data.geometry.stored) for split in (data.train, data.val, data.test) if split)
     if device.type == "cuda":
         free: float = torch.cuda.mem_get_info(device)[0]
     else:

@@ -37,15 +37,14 @@ class Looker:
         if not self.resident:
             parts = torch.arange(start, start + length).split(self.batch)
             batches = stream(
-                split, parts, stored_size=self.view.stored, image_size=self.view.size, crops=None,
-                workers=self.workers, pin=self.device.type == "cuda",
+                split, parts, self.view.geometry, crops=None, workers=self.workers, pin=self.device.type == "cuda"
             )  # fmt: skip
             for pixels, part in zip(batches, parts, strict=True):
                 yield self.view.normalise(pixels.to(self.device)), labels[part - start]
             return
         if images is None:
             if name not in self._kept:
-                stored = split.resident(self.view.stored, progress=self.progress)
+                stored = split.resident(self.view.geometry.stored, progress=self.progress)
                 self._kept[name] = stored[start : start + length].to(self.device)
             images = self._kept[name]
         else:

@@ -13,14 +13,14 @@ from torch import Tensor
 from transnet import d4
 from transnet.data import DataSet, open_data
 from transnet.data.augment import View
-from transnet.data.catalog import NAMED
-from transnet.data.decode import Pixels
+from transnet.data.catalog import NAMES
+from transnet.data.geometry import Geometry, Pixels
 from transnet.data.parquet import find_shards
 from transnet.errors import ConfigError, DataError
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run, load
-from transnet.runs.records import DataDescription, RunSettings
-from transnet.train.device import find_device
+from transnet.runs.records import RunSettings
+from transnet.train.device import find_device, fits_on_device
 from transnet.train.distributed import World
 from transnet.train.eval_loader import Looker
 from transnet.train.evaluate import class_scores, ensemble_scores, outputs, scores_of
@@ -130,7 +130,7 @@ def collect(
     if part is None:
         why = f"{opened.name} has none" if data else "it was trained without `val_fraction`"
         raise ConfigError(f"{path}: there is no validation split: {why}")
-    look = _looker(settings.data, where)
+    look = _looker(settings, opened, where)
     views = outputs(net, look(split, part), flip=settings.data.flip, autocast=nullcontext)
     own = opened.fingerprint == settings.data.fingerprint
     n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist() if own else None
@@ -186,11 +186,10 @@ def _other_data(path: str, settings: RunSettings, data: str) -> DataSet:
     train = settings.train
     if not folder.is_dir() or not find_shards(folder):
         train = replace(train, label_column=None)  # the other data has no columns
-    opened = _open_again(path, train, data, image_size=settings.data.image_size)
-    if tuple(opened.classes) != settings.data.classes:
+    own = settings.data
+    opened = _open_again(path, train, data, image_size=own.image_size, channels=own.channels)
+    if tuple(opened.classes) != own.classes:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
-    if opened.channels != settings.data.channels:
-        raise DataError(f"{path}: takes {settings.data.channels} channels, {opened.name} has {opened.channels}")
     return opened
 
 
@@ -211,14 +210,16 @@ def _open_again(path: str, train: TrainConfig, data: str | None, **how: Any) -> 
 def _place_of(data: str, path: str) -> str:
     """Where a run's data lies: seen from another folder than it was trained in, beside the run or above it."""
     given = Path(os.path.expanduser(data))
-    if data in NAMED or given.is_absolute() or ".." in given.parts or given.exists():
+    if data in NAMES or given.is_absolute() or ".." in given.parts or given.exists():
         return data
     beside = (folder / given for folder in Path(path).resolve().parents)
     return next((str(place) for place in beside if place.exists()), data)
 
 
-def _looker(shown: DataDescription, device: torch.device) -> Looker:
-    view = View.of(
-        size=shown.image_size, stored=shown.stored_size, pad=0, mean=shown.mean, std=shown.std, device=device,
-    )  # fmt: skip
-    return Looker(view, World(), device, resident=True, workers=0, progress=True)
+def _looker(settings: RunSettings, data: DataSet, device: torch.device) -> Looker:
+    """The run's view of the images; they are streamed if training would stream them on this device."""
+    own, train = settings.data, settings.train
+    geometry = Geometry.square(own.image_size, stored=own.stored_size)
+    view = View.create(geometry, mean=own.mean, std=own.std, device=device)
+    resident = fits_on_device(data, train.storage, device)
+    return Looker(view, World(), device, resident=resident, workers=train.workers, progress=True)

@@ -12,7 +12,7 @@ from transnet import backbones, d4
 from transnet.console import counted, listed, say
 from transnet.data import DataSet, open_data
 from transnet.data.augment import View, seed_for
-from transnet.data.catalog import NAMED
+from transnet.data.catalog import NAMES
 from transnet.errors import ConfigError, DataError, FileError
 from transnet.invariance import kernels
 from transnet.model import TransNet
@@ -81,13 +81,11 @@ class Prepared:
             say(f"note: {name} is slow on a CPU; `model` resnet8-small is quick, to begin with", shown=self.speaks)
         self.precision = precision_on(self.device, config.precision)
         self.autocast = autocast_for(self.precision, self.device)
-        view = View.of(
-            size=data.image_size, stored=data.stored_size, pad=self.content.data.pad,
-            mean=data.mean, std=data.std, device=self.device,
-        )  # fmt: skip
+        geometry = dataclasses.replace(data.geometry, pad=self.content.data.pad)
+        view = View.create(geometry, mean=data.mean, std=data.std, device=self.device)
         self.resident = fits_on_device(data, config.storage, self.device)
         say(self._introduction(), shown=self.speaks)
-        images = data.train.resident(data.stored_size, progress=self.speaks).to(self.device) if self.resident else None
+        images = data.train.resident(geometry.stored, progress=self.speaks).to(self.device) if self.resident else None
         mixes = bool(config.mixup or config.cutmix)
         self.feed = Feed(images, data.train.labels, view, config.batch_size, self.world, self.device, mixes=mixes)
         self.look = Looker(
@@ -210,5 +208,5 @@ def check_apart(out: str, data: str) -> None:
     """A run inside a folder of class folders would be one of them, without images, for whoever opens it next."""
     folder = os.path.expanduser(data)
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
-    if inside and data not in NAMED:
+    if inside and data not in NAMES:
         raise ConfigError(f"{out} lies in the data, {data}; give a folder outside of it", field="out")

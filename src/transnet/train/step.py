@@ -88,8 +88,7 @@ class Feed:
         self.pixels: Tensor | None = None
         if images is None:
             # Streamed images arrive cropped, unless the crop needs padding, which is added here.
-            side = view.stored if view.pad else view.size
-            shape = (self.size(0), side, side, len(view.scale))
+            shape = (self.size(0), *view.geometry.streamed.size, len(view.scale))
             self.pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
 
     def start(self, plan: Plan, step: int = 0) -> None:
@@ -127,7 +126,7 @@ class Feed:
         index, flip = self.order[positions], self.flip[positions]
         if self.images is not None:
             x = self.view.train(self.images, index, self.crop[positions], flip)
-        elif self.view.pad:
+        elif self.view.geometry.pad:
             assert self.pixels is not None
             x = self.view.train(self.pixels, torch.arange(size, device=index.device), self.crop[positions], flip)
         else:

@@ -170,12 +170,10 @@ class Trainer(Resumable):
         batches = None
         if not self.resident:
             parts = [feed.positions(k) for k in range(first, feed.steps)]
-            padded = feed.view.pad > 0
             batches = stream(
-                self.data.train, [drawn.order[part] for part in parts], stored_size=feed.view.stored,
-                image_size=feed.view.stored if padded else feed.view.size,
-                crops=None if padded else torch.cat([drawn.crop[part] for part in parts]).double(),
-                workers=config.workers, pin=self.device.type == "cuda",
+                self.data.train, [drawn.order[part] for part in parts], feed.view.geometry.streamed,
+                crops=torch.cat([drawn.crop[part] for part in parts]), workers=config.workers,
+                pin=self.device.type == "cuda",
             )  # fmt: skip
         with closing(batches) if batches else nullcontext():
             stopped = self._steps(epoch, first, batches, bar, interrupt)

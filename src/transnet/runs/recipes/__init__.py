@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError
 
 NAMES = ("fast", "paper")
@@ -18,22 +19,14 @@ def settings(recipe: str, data: str) -> dict[str, Any]:
     if recipe not in NAMES:
         raise ConfigError(f"unknown {recipe!r}; known are {' '.join(NAMES)}", field="recipe")
     module = import_module(f"transnet.runs.recipes.{recipe}")
-    return {"recipe": recipe, **module.SETTINGS, **module.PER_DATA.get(Path(data).stem, {})}
+    named = DATASETS.get(Path(data).stem)
+    return {"recipe": recipe, **module.SETTINGS, **(module.PER_DATA.get(named.recipe, {}) if named else {})}
 
 
 def default_model(data: str, *, image_size: int, channels: int) -> str:
     """The backbone a data set is trained with where none is asked for."""
-    named = {
-        "cifar10": "resnet18-cifar",
-        "cifar100": "resnet18-cifar",
-        "imagenet200": "torchvision:resnet50",
-        "imagenette": "torchvision:resnet18",
-        "imagewoof": "torchvision:resnet18",
-        "fashion-mnist": "resnet20-small",
-        "digits": "resnet8-small",
-    }
-    if data in named:
-        return named[data]
+    if data in DATASETS:
+        return DATASETS[data].model
     if image_size <= 28:
         return "resnet8-small" if image_size <= 16 else "resnet20-small"
     if image_size <= 64:

@@ -12,4 +12,4 @@ from typing import Any
 SETTINGS: dict[str, Any] = {}
 
 _CIFAR: dict[str, Any] = {"batch_size": 512, "lr": 0.4, "weight_decay": 1e-3, "label_smoothing": 0.1}
-PER_DATA: dict[str, dict[str, Any]] = {"cifar10": _CIFAR, "cifar100": _CIFAR, "digits": {"epochs": 30}}
+PER_DATA: dict[str, dict[str, Any]] = {"cifar": _CIFAR, "digits": {"epochs": 30}}

@@ -1,6 +1,7 @@
 """The resident array: right, kept, and never half made, whatever happens to the process that makes it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 from data_files import class_folder, encoded, noise
 from transnet.data import open_data
 from transnet.data.cache import cache_folder
-from transnet.data.decode import square
+from transnet.data.geometry import Geometry
 from transnet.errors import DataError
 
 # Opens the folder and prints a hash of what is resident; GO is a file to wait for, so that two start at once.
@@ -25,7 +26,7 @@ data = open_data(sys.argv[1])
 print("ready", flush=True)
 while not pathlib.Path(sys.argv[2]).exists():
     time.sleep(0.002)
-print(hashlib.sha256(data.train.resident(24).numpy().tobytes()).hexdigest())
+print(hashlib.sha256(data.train.resident((24, 24)).numpy().tobytes()).hexdigest())
 """
 
 
@@ -51,47 +52,77 @@ def test_images_are_resized_and_cut_square_in_order(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", n=3, size=40)
     (root / "cat" / "wide.png").write_bytes(encoded(noise(5, 30, 70)))
     train = open_data(str(root)).train
-    images = train.resident(20)
+    images = train.resident((20, 20))
     for i in range(len(train)):
-        assert np.array_equal(images[i].numpy(), square(train.decode(i), 20))
+        assert np.array_equal(images[i].numpy(), Geometry.square(20).fit(train.decode(i)))
 
 
 def test_many_images_are_decoded_by_several_processes(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "many", n=400)
     train = open_data(str(root)).train
     assert len(train) == 640
-    images = train.resident(12)
+    images = train.resident((12, 12))
     assert all(np.array_equal(images[i].numpy(), train.decode(i)) for i in range(0, 640, 7))
+
+
+@pytest.mark.parametrize("image_size", [None, 16])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_are_decoded_only_once(tmp_path: Path, channels: int, image_size: int | None) -> None:
+    root = class_folder(tmp_path / "pets", n=40, size=70)
+    for i in range(0, 40, 1 if channels == 1 else 2):
+        for name in ("cat", "dog"):
+            (root / name / f"{i}.png").write_bytes(encoded(noise(i, 70, 90, 1)))
+    data = open_data(str(root), image_size=image_size, val_fraction=0.2)
+    expected = [data.geometry.fit(data.test.decode(i)) for i in range(len(data.test))]
+    assert data.channels == channels
+    shutil.rmtree(root)
+    assert np.array_equal(data.test.resident(data.geometry.stored).numpy(), expected)
+    assert len(data.train.resident(data.geometry.stored)) == len(data.train)
+    assert not entries(".tmp")
+
+
+def test_images_are_decoded_again_if_they_differ_from_those_checked_first(tmp_path: Path) -> None:
+    """The check guesses size and colour from a sample, which here misses the only coloured image."""
+    root = tmp_path / "pets"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for i in range(50):
+            coloured = (name, i) == ("dog", 40)
+            (root / name / f"{i:02}.png").write_bytes(encoded(noise(i, 12, 12, 3 if coloured else 1)))
+    data = open_data(str(root))
+    images = torch.cat([data.train.resident((12, 12)), data.test.resident((12, 12))])
+    assert images.shape == (100, 12, 12, 3)
+    assert (images != images[..., :1]).any((1, 2, 3)).sum() == 1
 
 
 def test_second_time_nothing_is_decoded(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets")
     data = open_data(str(root))
-    first = data.train.resident(12)
+    first = data.train.resident((12, 12))
     for path in root.rglob("*.png"):
         path.unlink()
-    assert torch.equal(data.train.resident(12), first)
+    assert torch.equal(data.train.resident((12, 12)), first)
 
 
 def test_writing_to_the_tensor_changes_no_cache(tmp_path: Path) -> None:
     train = open_data(str(class_folder(tmp_path / "pets"))).train
-    first = train.resident(12)
+    first = train.resident((12, 12))
     before = first.clone()
     first.zero_()
-    assert torch.equal(train.resident(12), before)
+    assert torch.equal(train.resident((12, 12)), before)
 
 
 def test_sizes_are_kept_apart(tmp_path: Path) -> None:
     train = open_data(str(class_folder(tmp_path / "pets"))).train
-    assert train.resident(12).shape[1] == 12
-    assert train.resident(6).shape[1] == 6
+    assert train.resident((12, 12)).shape[1] == 12
+    assert train.resident((6, 6)).shape[1] == 6
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "header"])
 def test_damaged_entry_is_made_again(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     train = open_data(str(class_folder(tmp_path / "pets"))).train
     known = entries(".npy")
-    first = train.resident(12).clone()
+    first = train.resident((12, 12)).clone()
     (entry,) = entries(".npy") - known
     data = bytearray(entry.read_bytes())
     if damage == "truncated":
@@ -101,10 +132,10 @@ def test_damaged_entry_is_made_again(tmp_path: Path, damage: str, caplog: pytest
     else:
         data[len(data) // 2 if damage == "flipped" else 60] ^= 1
     entry.write_bytes(data)
-    assert torch.equal(train.resident(12), first)
+    assert torch.equal(train.resident((12, 12)), first)
     assert "damaged" in caplog.text
     caplog.clear()
-    assert torch.equal(train.resident(12), first)
+    assert torch.equal(train.resident((12, 12)), first)
     assert "damaged" not in caplog.text
 
 
@@ -129,8 +160,8 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     assert not entries(".tmp")
     expected = open_data(str(root)).train
     assert torch.equal(
-        expected.resident(24),
-        torch.stack([torch.from_numpy(square(expected.decode(i), 24)) for i in range(240)]),
+        expected.resident((24, 24)),
+        torch.stack([torch.from_numpy(Geometry.square(24).fit(expected.decode(i))) for i in range(240)]),
     )
 
 
@@ -147,8 +178,8 @@ def test_killed_while_building(tmp_path: Path) -> None:
     process.wait()
     assert entries(".tmp"), "the process was meant to be killed in the middle"
     assert entries(".npy") == known
-    images = train.resident(24)
-    assert all(np.array_equal(images[i].numpy(), square(train.decode(i), 24)) for i in range(0, 480, 11))
+    images = train.resident((24, 24))
+    assert all(np.array_equal(images[i].numpy(), Geometry.square(24).fit(train.decode(i))) for i in range(0, 480, 11))
     assert not entries(".tmp")
 
 
@@ -157,7 +188,7 @@ def test_changed_image_is_not_kept_under_the_old_name(tmp_path: Path) -> None:
     train = open_data(str(root)).train
     Path(train.where(4)).write_bytes(encoded(noise(4711)))
     with pytest.raises(DataError, match="was changed while it was being read") as caught:
-        train.resident(12)
+        train.resident((6, 6))  # a size for which the check has not kept the pixels
     assert train.where(4) in str(caught.value)
     assert not entries(".tmp")
 
@@ -178,7 +209,7 @@ def test_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("TRANSNET_CACHE", str(folder))
     try:
         with pytest.raises(DataError, match="is full"):
-            train.resident(400_000)
+            train.resident((400_000, 400_000))
         assert not list(folder.glob("*.tmp"))
     finally:
         for path in folder.glob("*"):
@@ -187,11 +218,11 @@ def test_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_array_that_fits_needs_no_cache() -> None:
-    open_data("digits").train.resident(8)
+    open_data("digits").train.resident((8, 8))
     assert not entries(".npy")
 
 
 def test_array_that_is_resized_is_kept() -> None:
     train = open_data("digits").train
-    assert train.resident(16).shape == (1438, 16, 16, 1)
+    assert train.resident((16, 16)).shape == (1438, 16, 16, 1)
     assert len(entries(".npy")) == 1

@@ -30,10 +30,10 @@ def test_a_saved_model_can_be_loaded(tmp_path, head):
     again = SharedModel.from_pretrained(tmp_path / "model")
     assert again.about == shared.about
     x = images()
-    assert torch.equal(again(x), shared(x))
+    assert torch.equal(again.network(x), shared.network(x))
     net = load(digits_run())
     wanted = net(x) if head == "all" else net.logits(x)[:, net.transforms.index(head)]
-    assert torch.allclose(again(x), wanted, atol=1e-4)
+    assert torch.allclose(again.network(x), wanted, atol=1e-4)
 
 
 def test_the_card_is_filled_from_the_result(tmp_path):
@@ -88,7 +88,7 @@ def test_a_pruned_timm_model_loads_with_plain_timm(tmp_path):
     model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     x = images()
     with torch.no_grad():
-        assert torch.equal(model(x), shared(x))
+        assert torch.equal(model(x), shared.network(x))
     assert model.num_classes == 10
     assert timm.data.resolve_model_data_config(model)["input_size"] == [1, 8, 8]
     assert "hf-hub:" in (tmp_path / "README.md").read_text()

@@ -70,7 +70,7 @@ def test_a_single_path_without_an_image_is_reported_once(tmp_path, capsys):
 def test_paths_that_do_not_exist_end_with_status_2(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["predict", str(digits_run()), *words]) == 2
-    assert capsys.readouterr().err == f"transnet: predict: {', '.join(words)}: no such file or folder\n"
+    assert capsys.readouterr().err == f"transnet: images: {', '.join(words)}: no such file or folder\n"
 
 
 def test_standard_input_is_one_image(tmp_path, capsys, monkeypatch):
@@ -98,7 +98,7 @@ def test_confidence_stops_early(tmp_path, capsys):
     assert {entry["passes"] for entry in lines(capsys.readouterr().out)} == {3}
     assert main(["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]) == 0
     printed = capsys.readouterr().err
-    assert "within 0.1 points of all heads on 143 validation images" in printed
+    assert "points of accuracy compared with all heads, on 143 validation images" in printed
     assert "warning: one of 143 validation images is 0.70 points, so the threshold depends on chance" in printed
 
 
@@ -107,10 +107,10 @@ def test_confidence_is_chosen_for_a_target(tmp_path, capsys):
     words = ["predict", str(digits_run()), str(tmp_path), "--confidence", "auto"]
     assert main([*words, "--passes", "1.5"]) == 0
     printed = capsys.readouterr().err
-    assert re.search(r"1\.\d\d of 3 heads per image on average: .* all heads on 143 validation images", printed)
+    assert re.search(r"1\.\d\d of 3 heads per image on average.* all heads, on 143 validation images", printed)
     assert "warning" not in printed
     assert main([*words, "--within", "100"]) == 0
-    assert "one head for every image: within 100 points" in capsys.readouterr().err
+    assert "1.00 of 3 heads per image" in capsys.readouterr().err
     for more, message in (
         (["--passes", "0.5"], "--passes: 0.5 was given; 1 or more is needed"),
         (["--within", "-1"], "--within: -1.0 was given; 0 or more is needed"),
@@ -127,9 +127,9 @@ def test_mistakes_end_with_status_2(tmp_path, capsys):
     assert main(["prune", str(digits_run()), "--out", str(tmp_path / "pruned")]) == 0
     capsys.readouterr()
     for words, message in (
-        ([str(digits_run())], "no image given"),
+        ([str(digits_run())], "none was given"),
         ([str(tmp_path / "nothing"), image], "does not exist"),
-        ([str(digits_run()), image, ""], "an empty name is given"),
+        ([str(digits_run()), image, ""], "an empty name was given"),
         ([str(digits_run()), image, "--batch-size", "0"], "at least 1"),
         ([str(digits_run()), image, "--confidence", "90"], "90.0 was given; a number from 0 to 1 is needed"),
         (
@@ -139,7 +139,7 @@ def test_mistakes_end_with_status_2(tmp_path, capsys):
         ([str(digits_run()), image, "--confidence", ""], "'' was given; a number from 0 to 1 is needed, or auto"),
         ([str(digits_run()), image, "--confidence", "nan"], "nan was given; a number from 0 to 1 is needed"),
         ([str(tmp_path / "pruned"), image, "--confidence", "0.9"], "has one head, so there is nothing to stop early"),
-        ([str(digits_run()), "-", image, "-"], "- is given twice; standard input holds one image"),
+        ([str(digits_run()), "-", image, "-"], "- was given twice, but standard input holds one image"),
         ([str(digits_run()), image, "--data", "nowhere"], "which only --confidence auto needs"),
         ([str(digits_run()), image, "--data", "digits", "--confidence", "0.9"], "which only --confidence auto needs"),
     ):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin
-from torch import Tensor, nn
+from torch import nn
 
 from transnet.errors import FileError
 from transnet.runs.description import Description
@@ -47,11 +47,6 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
         """
         network, about = network_of_run(path, head)
         return cls(network, about, Run(path).result())
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The network's output for normalised images."""
-        output: Tensor = self.network(x)
-        return output
 
     def _save_pretrained(self, save_directory: Path) -> None:
         write_model(self.network, self.about, save_directory)
@@ -96,7 +91,6 @@ def model_card(about: Description, result: Result | None, repository: str) -> Mo
         data, template_path=str(Path(__file__).with_name("model_card.md")), about=about, result=result,
         rows=_rows(about, result) if result else [], timm=timm, repository=repository,
         command=command_elsewhere(train, Path(train.out).name) if train else "",
-        size=f"{about.image_size}×{about.image_size}", mean=_numbers(about.mean), std=_numbers(about.std),
     )  # fmt: skip
 
 
@@ -106,7 +100,3 @@ def _rows(about: Description, result: Result) -> list[dict[str, object]]:
     scores |= {f"head {name}": score for name, score in zip(head_names([h.name for h in heads]), heads, strict=True)}
     own = "full" if about.kind == "full" and len(heads) > 1 else f"head {about.transforms[0]}"
     return [{"name": name, "score": score, "own": name == own} for name, score in scores.items()]
-
-
-def _numbers(values: tuple[float, ...]) -> str:
-    return ", ".join(f"{value:.4f}" for value in values)

@@ -20,7 +20,7 @@ from torch import Tensor
 from transnet.console import printable, progress_bar, say
 from transnet.data.folder import images_below
 from transnet.early_exit import check_confidence, run_heads
-from transnet.errors import ConfigError, DataError
+from transnet.errors import ConfigError, DataError, FileError
 from transnet.model import TransNet
 from transnet.ship.models import Model, open_model
 from transnet.ship.thresholds import Target, choose_threshold
@@ -73,18 +73,20 @@ def predict_files(
         device: where to compute.
     """
     if not paths:
-        raise ConfigError("predict: no image given; give files, folders, globs, or - for standard input")
+        raise ConfigError("none was given; give files, folders, globs, or - for standard input", field="images")
     if batch_size < 1:
         raise ConfigError(f"{batch_size} was given; at least 1 is needed", field="batch_size")
     if paths.count("-") > 1:
-        raise ConfigError("predict: - is given twice; standard input holds one image, give - once")
+        raise ConfigError("- was given twice, but standard input holds one image", field="images")
     if data is not None and not isinstance(confidence, Target):
         raise ConfigError(f"{data} was given, which only `confidence` auto needs; add that, or omit it", field="data")
     if "" in paths:  # an unset variable; as a path it would mean the current directory
-        raise ConfigError("predict: an empty name is given; give files, folders, globs, or - for standard input")
+        raise ConfigError(
+            "an empty name was given; give files, folders, globs, or - for standard input", field="images"
+        )
     found = list(find_images(paths))
     if all(_is_missing(name) for name in found):
-        raise ConfigError(f"predict: {', '.join(map(printable, paths))}: no such file or folder")
+        raise FileError(f"{', '.join(map(printable, paths))}: no such file or folder", field="images")
     model = open_model(source, device=device)
     threshold = _threshold(model, confidence, data, device)
     failed: list[str] = []

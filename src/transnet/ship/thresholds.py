@@ -28,7 +28,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A threshold that was chosen for a run. Its text explains what the threshold means.
+    """A threshold that was chosen for a run. Its text explains what it costs and reaches.
 
     Attributes:
         confidence: the threshold.
@@ -36,7 +36,6 @@ class Threshold:
         heads: the number of heads.
         n: number of validation images.
         lost: percentage points of accuracy lost on them, compared with all heads.
-        target: what the threshold was chosen for.
     """
 
     confidence: float
@@ -44,20 +43,12 @@ class Threshold:
     heads: int
     n: int
     lost: float
-    target: Target = Target()
 
     def __str__(self) -> str:
-        if self.passes == 1:
-            used = "one head for every image"
-        elif self.passes == self.heads:
-            used = f"all {self.heads} heads for every image"
-        else:
-            used = f"{self.passes:.2f} of {self.heads} heads per image on average"
-        if self.target.passes is None:
-            accuracy = f"within {self.target.within:g} points of all heads"
-        else:
-            accuracy = f"{self.lost:.2f} points below all heads" if self.lost > 0.005 else "no worse than all heads"
-        return f"confidence {self.confidence:.4f} uses {used}: {accuracy} on {self.n:,} validation images"
+        return (
+            f"confidence {self.confidence:.4f}: {self.passes:.2f} of {self.heads} heads per image on average, and "
+            f"{-self.lost:+.2f} points of accuracy compared with all heads, on {self.n:,} validation images"
+        )
 
 
 def choose_threshold(
@@ -84,4 +75,4 @@ def choose_threshold(
     chosen = calibrate(logits, y, within=target.within, passes=target.passes)
     point = curve(logits, y, torch.tensor([chosen], dtype=torch.float64))
     lost = 100 * (point.full - float(point.accuracy))
-    return Threshold(chosen, float(point.passes), point.heads, len(y), lost, target)
+    return Threshold(chosen, float(point.passes), point.heads, len(y), lost)

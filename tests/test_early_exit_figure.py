@@ -51,7 +51,7 @@ def test_evaluate_refuses_to_draw_without_early_exit_or_folder(tmp_path, capsys)
     one = str(digits_run(transforms="r0"))
     for words, message in (
         ([one, "--anytime"], "has one head, so there is nothing to stop early"),
-        ([str(digits_run()), "--out", str(tmp_path / "figures")], "where --anytime draws; add that"),
+        ([str(digits_run()), "--out", str(tmp_path / "figures")], "but only --anytime draws"),
         ([str(digits_run()), "--anytime", "--out", str(tmp_path / "file")], "is a file; give a folder"),
     ):
         assert main(["evaluate", *words]) == 2

@@ -205,7 +205,7 @@ class RunSettings:
 
     train: TrainConfig
     data: DataDescription
-    schema: int = 1
+    schema: Literal[1] = 1
 
 
 # ----------------------------------------------------------------------------------------------------------- results
@@ -286,4 +286,4 @@ class Result:
     precision: str = "fp32"
     val_flip: Scores | None = None
     model_sha256: str = ""
-    schema: int = 1
+    schema: Literal[1] = 1

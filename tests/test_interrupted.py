@@ -1,13 +1,15 @@
 """Runs that are stopped and killed, and go on as if nothing had happened; and one process to a run."""
 
-import fcntl
 import multiprocessing
 import os
 import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,26 +243,38 @@ def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_pa
 # --------------------------------------------------------------------------------------- one process at a time
 
 
-def test_two_processes_do_not_train_one_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def holding(out: Path) -> Iterator[None]:
+    """Hold a run's lock in another process, and kill that process at the end."""
+    code = f"from transnet.runs.folder import Run; run = Run({str(out)!r}); run.acquire(); print('held'); input()"
+    words = [sys.executable, "-u", "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+        process.kill()
+
+
+def test_two_processes_do_not_train_one_run(data: Path, tmp_path: Path) -> None:
     stopped_run(data, tmp_path / "run", step=7)
-    monkeypatch.setattr("transnet.runs.folder._PATIENCE", 2)
-    other = os.open(tmp_path / "run", os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    with pytest.raises(ConfigError, match=r"another process trains .*; wait for its end, or give another folder"):
-        run(data, tmp_path / "run", plain(), resume=True)
-    os.close(other)
+    with holding(tmp_path / "run"):
+        begun = time.monotonic()
+        with pytest.raises(ConfigError) as caught:
+            Run(tmp_path / "run").acquire(timeout=1)
+        assert caught.value.field == "out"
+        assert "another process is training" in caught.value.message
+        assert time.monotonic() - begun >= 1
     run(data, tmp_path / "run", plain(), resume=True)
     assert epochs_written(tmp_path / "run") == [1, 2, 3]
 
 
-def waiting(out: Path, *words: Any) -> "tuple[subprocess.Popen[str], int]":
-    """A process that waits for the folder, which this one holds by the descriptor that is also returned."""
-    held = os.open(out, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    child = command("-m", "transnet", "train", *words, "--out", out, "--device", "cpu", "--no-tensorboard")
+def waiting(held: Run, *words: Any) -> "subprocess.Popen[str]":
+    """Start a process that waits for the folder, whose lock this process acquires."""
+    held.acquire()
+    child = command("-m", "transnet", "train", *words, "--out", held.path, "--device", "cpu", "--no-tensorboard")
     assert child.stderr is not None
-    assert "another process trains" in child.stderr.readline()
-    return child, held
+    assert "another process is training" in child.stderr.readline()
+    return child
 
 
 def test_a_process_that_waited_for_another_finds_the_run_finished(data: Path, tmp_path: Path) -> None:
@@ -269,9 +283,10 @@ def test_a_process_that_waited_for_another_finds_the_run_finished(data: Path, tm
     assert done.wait() == 0
     before = Run(tmp_path / "run").metrics()
     (tmp_path / "run" / "result.json").rename(tmp_path / "result.json")
-    child, held = waiting(tmp_path / "run", *words, "--resume")
+    held = Run(tmp_path / "run")
+    child = waiting(held, *words, "--resume")
     (tmp_path / "result.json").rename(tmp_path / "run" / "result.json")
-    os.close(held)
+    held.release()
     _, said = child.communicate(timeout=60)
     assert child.returncode == 0
     assert "is finished; nothing to do" in said
@@ -280,12 +295,13 @@ def test_a_process_that_waited_for_another_finds_the_run_finished(data: Path, tm
 
 def test_a_beginner_that_waited_for_another_finds_the_folder_taken(data: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    child, held = waiting(tmp_path / "run", data, "--epochs", 1, "--model", "resnet8-small")
+    held = Run(tmp_path / "run")
+    child = waiting(held, data, "--epochs", 1, "--model", "resnet8-small")
     (tmp_path / "run" / "config.json").write_text("another's")
-    os.close(held)
+    held.release()
     _, said = child.communicate(timeout=60)
     assert child.returncode == 2
-    assert "exists; add --resume to go on with it" in said
+    assert "exists; add --resume to continue" in said
     assert (tmp_path / "run" / "config.json").read_text() == "another's"
 
 

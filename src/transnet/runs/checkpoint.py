@@ -1,16 +1,16 @@
-"""Checkpoints that survive being killed at any moment, and never load wrong weights unnoticed.
+"""Checkpoints that survive being killed at any moment, and from which wrong weights are never loaded.
 
-    state/00000980/tensors.safetensors    weights, buffers, momentum, the epoch's running figures
-    state/00000980/state.json             step, epoch and what else is not a tensor
-    state/00000980/manifest.json          size and sha256 of both, written last
+    state/00000980/tensors.safetensors    weights, buffers, the optimizer's state, sums over the epoch so far
+    state/00000980/state.json             the step, the epoch and everything else that is not a tensor
+    state/00000980/manifest.json          size and sha256 of both files, written last
 
-Every file is written under another name, flushed to the disk and renamed; a folder without a manifest that fits is no
-checkpoint. The one before is deleted only when its successor is complete, and one more is kept for the case that a
-disk damages the newest.
+A folder without a manifest that matches its files is not a checkpoint. The previous checkpoint is kept in case the disk
+damages the newest one; older ones are deleted after a new one is complete.
 """
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,21 @@ from transnet.errors import OperationError
 from transnet.runs.files import sha256, write_atomically, write_tensors
 
 KEPT = 2
+_FILES = ("tensors.safetensors", "state.json")
 
 
 class CheckpointError(OperationError):
-    """A checkpoint that cannot be written or read; the message says which is the last good one."""
+    """A checkpoint cannot be written or read. The message names the last good one."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `load` found.
+    """A checkpoint that was loaded.
 
     Attributes:
         tensors: as they were saved.
         state: likewise.
-        damaged: what is wrong with the newer checkpoints that were passed over.
+        damaged: what is wrong with newer checkpoints that were skipped.
     """
 
     tensors: dict[str, Tensor]
@@ -43,8 +44,8 @@ class Checkpoint:
     damaged: tuple[str, ...] = ()
 
 
-def save(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """Write the checkpoint of ``step`` into ``folder`` (a run's ``state/``) and drop the oldest."""
+def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write the checkpoint of ``step`` into ``folder``, a run's ``state/``, and delete the oldest."""
     target = folder / f"{step:08d}"
     try:
         if target.exists():
@@ -52,31 +53,34 @@ def save(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, A
         target.mkdir(parents=True)
         write_tensors(target / "tensors.safetensors", tensors)
         write_atomically(target / "state.json", json.dumps(state).encode())
-        files = {name: _fingerprint(target / name) for name in ("tensors.safetensors", "state.json")}
+        files = {name: _fingerprint(target / name) for name in _FILES}
         write_atomically(target / "manifest.json", json.dumps({"schema": 1, "step": step, "files": files}).encode())
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
-        good = _newest_good(folder)
-        kept = f"; the last good one is {good}" if good else "; there is none before it"
-        raise CheckpointError(f"the checkpoint {target} could not be written ({error}){kept}") from error
-    _drop_old(folder, step)
+        raise CheckpointError(
+            f"the checkpoint {target} could not be written ({error}); the last good one is {last_good(folder)}"
+        ) from error
+    # Later checkpoints were damaged, because the run continued from this one.
+    complete = [path for path in _newest_first(folder) if int(path.name) <= step and (path / "manifest.json").exists()]
+    for path in set(_newest_first(folder)) - set(complete[:KEPT]):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def load(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None where the run has not written any.
+    """Load the newest checkpoint that is not damaged; None if the run has not written any.
 
     Raises:
-        CheckpointError: where there are checkpoints and every one is damaged.
+        CheckpointError: if every checkpoint is damaged.
     """
     damaged: list[str] = []
-    for path in _steps(folder):
+    for path in _newest_first(folder):
         if not (path / "manifest.json").exists():
-            continue  # the run ended while it was being written
+            continue  # the process ended while it was writing
         try:
             _verify(path)
             tensors = load_file(path / "tensors.safetensors")
             return Checkpoint(tensors, json.loads((path / "state.json").read_text()), tuple(damaged))
-        except Exception as error:  # whatever a damaged file makes its reader raise
+        except Exception as error:  # a damaged file may raise anything
             damaged.append(f"{path.name}: {error}")
     if damaged:
         raise CheckpointError(
@@ -87,50 +91,41 @@ def load(folder: Path) -> Checkpoint | None:
 
 
 def is_saved(folder: Path, step: int) -> bool:
-    """Whether the newest whole checkpoint is that of ``step``."""
+    """Whether the newest good checkpoint is that of ``step``."""
     newest = _newest_good(folder)
-    return newest is not None and int(Path(newest).name) == step
+    return newest is not None and int(newest.name) == step
 
 
 def last_good(folder: Path) -> str:
-    """The newest whole checkpoint in words, for messages."""
-    return _newest_good(folder) or "none"
+    """Return the path of the newest good checkpoint, or "none", for messages."""
+    return str(_newest_good(folder) or "none")
 
 
-def _steps(folder: Path) -> list[Path]:
-    """The newest first."""
+def _newest_good(folder: Path) -> Path | None:
+    for path in _newest_first(folder):
+        try:
+            _verify(path)
+        except Exception:  # a damaged file may raise anything
+            continue
+        return path
+    return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
     found = (path for path in folder.glob("*") if path.is_dir() and path.name.isdigit())
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def _drop_old(folder: Path, step: int) -> None:
-    """Keep this checkpoint and the complete one before it. Later ones were damaged: the run went on from here."""
-    complete = [path for path in _steps(folder) if int(path.name) <= step and (path / "manifest.json").exists()]
-    for path in _steps(folder):
-        if path not in complete[:KEPT]:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
+def _fingerprint(path: Path) -> dict[str, object]:
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _verify(path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     if manifest["step"] != int(path.name):
-        raise ValueError("the manifest is another checkpoint's")
-    if set(manifest["files"]) != {"tensors.safetensors", "state.json"}:
+        raise ValueError("the manifest belongs to another checkpoint")
+    if set(manifest["files"]) != set(_FILES):
         raise ValueError("the manifest does not list its files")
     for name, expected in manifest["files"].items():
         if _fingerprint(path / name) != expected:
-            raise ValueError(f"{name} is not what was written")
-
-
-def _newest_good(folder: Path) -> str | None:
-    for path in _steps(folder):
-        try:
-            _verify(path)
-        except Exception:  # whatever a damaged file makes its reader raise
-            continue
-        return str(path)
-    return None
+            raise ValueError(f"{name} has changed since it was written")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ _LARGEST = 2**63 - 1  # of a seed; no other number gets near it, but infinity is
 
 Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
 Number = Annotated[int, Meta(ge=0, le=_LARGEST)]
-Weight = Annotated[float, Meta(ge=0, le=1e12)]
+Weight = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 
 

@@ -46,6 +46,8 @@ class Run:
         self.config, self.metrics_file = self.path / "config.json", self.path / "metrics.jsonl"
         self.model, self.result_file = self.path / "model.safetensors", self.path / "result.json"
         self.state = self.path / "state"
+        # One lock per process and path. It is released when the last `Run` of this path is deleted.
+        self._lock = FileLock(self.state / "lock", is_singleton=True)
 
     # ------------------------------------------------------------------------------------------------- reading
 
@@ -123,6 +125,8 @@ class Run:
     def acquire(self, timeout: float | None = LOCK_TIMEOUT) -> None:
         """Keep other processes out of this folder until `release`, or until this process ends, however it ends.
 
+        Keep the `Run` while the lock is needed.
+
         A process may acquire the lock several times. On a file system without locks this does nothing.
 
         Args:
@@ -152,10 +156,6 @@ class Run:
     def release(self) -> None:
         """Undo one `acquire`."""
         self._lock.release()
-
-    @property
-    def _lock(self) -> FileLock:
-        return FileLock(self.state / "lock", is_singleton=True)  # one object per process and path
 
     def check_same(self, before: RunSettings, now: RunSettings) -> None:
         """Raise if a run was begun with other settings or other data."""

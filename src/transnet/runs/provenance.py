@@ -1,12 +1,12 @@
-"""Where a run comes from: what its folder says so that anyone can do it again."""
+"""Where a run comes from: its settings, command, versions and commit, so that anyone can repeat it."""
 
 import dataclasses
 import os
 import platform
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from transnet.data import DataSet
 from transnet.runs import recipes
@@ -37,32 +37,30 @@ def describe(config: TrainConfig, data: DataSet) -> RunSettings:
     )
 
 
-def command(config: TrainConfig, defaults: dict[str, Any]) -> str:
-    """The command that does this run again: only what differs from the recipe's defaults."""
+def command(config: TrainConfig, defaults: Mapping[str, object]) -> str:
+    """Return the command that repeats this run: only the options that differ from the recipe's ``defaults``."""
     words = ["transnet", "train", shlex.quote(config.data)]
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        standard = defaults.get(field.name, field.default)
-        if field.name in ("data", "resume") or (
-            value == standard and field.name not in ("transforms", "recipe", "seed")
-        ):
+        value, default = getattr(config, field.name), defaults.get(field.name, field.default)
+        always = field.name in ("transforms", "recipe", "seed")
+        if field.name in ("data", "resume") or (value == default and not always):
             continue
-        flag = "--" + field.name.replace("_", "-")
+        option = field.name.replace("_", "-")
         if isinstance(value, bool) and isinstance(field.default, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
+            words.append(f"--{option}" if value else f"--no-{option}")
         else:
-            words += [flag, shlex.quote(str(value))]
+            words += [f"--{option}", shlex.quote(str(value))]
     return " ".join(words)
 
 
 def command_elsewhere(config: TrainConfig, name: str) -> str:
-    """The command that does a run again on another machine.
+    """Return the command that repeats a run on another machine.
 
-    Where its data and its folder lay, and how it was watched and saved, is no part of it.
+    It has neither the place of the data and the run nor the device, checkpoints and TensorBoard.
 
     Args:
         config: the run's settings.
-        name: of the folder to suggest.
+        name: of the new run's folder.
     """
     neutral = dataclasses.replace(
         config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,
@@ -72,32 +70,28 @@ def command_elsewhere(config: TrainConfig, name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What the run ran on."""
+    """Return the versions of Python and of the packages that a run's numbers depend on."""
     import timm
     import torch
     import torchvision
 
     import transnet
 
-    return {
-        "transnet": transnet.__version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),  # a subclass of str
-        "torchvision": str(torchvision.__version__),
-        "timm": str(timm.__version__),
-    }
+    packages = {"torch": torch, "torchvision": torchvision, "timm": timm}
+    found = {name: str(package.__version__) for name, package in packages.items()}  # torch's is a subclass of str
+    return {"transnet": transnet.__version__, "python": platform.python_version(), **found}
 
 
 def commit() -> str | None:
-    """The commit of the source: what TRANSNET_COMMIT says, for a copy of a checkout, or else the checkout's own."""
+    """Return the commit of the source code: TRANSNET_COMMIT if it is set (for a copy of a checkout), or git's."""
     if given := os.environ.get("TRANSNET_COMMIT"):
         return given
     source = Path(__file__).parent
     if not (source.parents[2] / ".git").exists():
         return None
-    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        answer = subprocess.run(asked, cwd=source, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(words, cwd=source, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return done.stdout.strip() or None

@@ -1,8 +1,8 @@
-"""Weights from a file of unknown origin into a model, without trusting the file.
+"""Load weights from a file of unknown origin into a model, without trusting the file.
 
-A safetensors file holds numbers and a header that says how they lie; nothing in it is executed. What a header may
-still do is lie about sizes. So it is read first, alone, and compared with the model's own names and shapes, which
-come from building it without memory; only where both agree is the model built and the rest of the file read.
+A safetensors file holds numbers and a header with their names, shapes and types. Nothing in it is executed, but the
+header may claim any size. So the header is read first and compared with the model, which is built without memory (on
+the meta device). Only if both agree is the model built and the rest of the file read.
 """
 
 import struct
@@ -12,10 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from transnet.errors import FileError
+from transnet.errors import FileError, TransnetError
 
-# A network of ten thousand tensors has a header of about 1 MB.
-LONGEST_HEADER = 16 * 2**20
+LONGEST_HEADER = 16 * 2**20  # a network of ten thousand tensors has a header of about 1 MB
 _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -27,32 +26,32 @@ Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 def load_weights(
     path: Path, build: Callable[[], nn.Module], what: str, *, finish: Callable[[nn.Module], nn.Module] | None = None
 ) -> nn.Module:
-    """Build a model and fill it from a safetensors file; in evaluation mode, on the CPU.
+    """Build a model and load its weights from a safetensors file; in evaluation mode, on the CPU.
 
     Args:
         path: the file.
-        build: makes the model with any weights; called first without memory (on the meta device), then again.
+        build: creates the model with any weights; called on the meta device first, then again.
         what: the model's name, for messages.
-        finish: changes the built model as a fold does: kernels may turn, and ``folded_pads`` join its names.
+        finish: changes the built model as folding does: kernels may turn, and ``folded_pads`` are added.
 
     Raises:
-        FileError: where the file is damaged, does not fit the model or holds values that are not finite.
+        FileError: if the file is damaged, does not fit the model or contains values that are not finite.
     """
     found = read_shapes(path)
     try:
         with torch.device("meta"):
             blank = build().state_dict()
-    except ValueError:
+    except TransnetError:
         raise
     except Exception as error:  # a library's own reasons why these settings make no network
         raise FileError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
-    wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in blank.items()}
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in blank.items()}
     if finish is None:
-        compare_shapes(path, found, wanted, what)
+        compare_shapes(path, found, expected, what)
         model = build()
     else:
         given = {name: shape for name, shape in found.items() if not name.endswith("folded_pads")}
-        compare_shapes(path, _unturned(given), _unturned(wanted), what)
+        compare_shapes(path, _unturned(given), _unturned(expected), what)
         model = finish(build())
     tensors = read_tensors(path)
     try:
@@ -63,16 +62,16 @@ def load_weights(
 
 
 def _unturned(shapes: Shapes) -> Shapes:
-    """The same for a kernel and for that kernel turned by 90 degrees; the strict loading tells them apart."""
+    """Shapes in which a kernel and its rotation by 90° are equal. Loading with strict=True tells them apart."""
     return {name: ((*shape[:2], *sorted(shape[2:])), dtype) for name, (shape, dtype) in shapes.items()}
 
 
 def read_shapes(path: Path) -> Shapes:
-    """Names, shapes and types in a safetensors file, from its header alone."""
+    """Read the names, shapes and types in a safetensors file from its header alone."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise FileError(f"{path} does not exist or is not a file; a model's weights are needed there")
+        raise FileError(f"{path} does not exist or is not a file; it should hold a model's weights")
     size = path.stat().st_size
     with open(path, "rb") as file:
         start = file.read(8)
@@ -80,27 +79,25 @@ def read_shapes(path: Path) -> Shapes:
     if len(start) < 8 or length + 8 > size:
         raise FileError(f"{path} is damaged: a header of {length:,} bytes in a file of {size:,}")
     if length > LONGEST_HEADER:
-        raise FileError(f"{path}: a header of {length:,} bytes; at most {LONGEST_HEADER:,} are read")
+        raise FileError(f"{path} has a header of {length:,} bytes; at most {LONGEST_HEADER:,} are read")
     try:
         with safe_open(str(path), framework="pt") as file:
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            known = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            found = {name: (tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}
     except (SafetensorError, ValueError, TypeError, OverflowError, OSError) as error:
         raise FileError(f"{path} is damaged ({error})") from error
-    for name, (_, kind) in known.items():
+    for name, (_, kind) in found.items():
         if kind not in _TYPES:
             raise FileError(f"{path}: {name!r} is of type {kind}; known are {' '.join(_TYPES)}")
-    return {name: (shape, _TYPES[kind]) for name, (shape, kind) in known.items()}
+    return {name: (shape, _TYPES[kind]) for name, (shape, kind) in found.items()}
 
 
-def compare_shapes(path: Path, found: Shapes, wanted: Shapes, what: str) -> None:
-    """Raise where a file's tensors are not a model's."""
-    wrong = [f"{name!r} is missing" for name in wanted if name not in found]
-    wrong += [f"{name!r} is none of the model's" for name in found if name not in wanted]
-    for name, (shape, kind) in wanted.items():
-        if name not in found:
-            continue
-        given, given_kind = found[name]
+def compare_shapes(path: Path, found: Shapes, expected: Shapes, what: str) -> None:
+    """Raise if a file's tensors do not have the names, shapes and types of a model's."""
+    wrong = [f"{name!r} is missing" for name in expected if name not in found]
+    wrong += [f"{name!r} is none of the model's" for name in found if name not in expected]
+    for name in expected.keys() & found.keys():
+        (given, given_kind), (shape, kind) = found[name], expected[name]
         if given != shape:
             wrong.append(f"{name!r} has shape {given}, the model's is {shape}")
         elif given_kind.is_floating_point != kind.is_floating_point:
@@ -111,7 +108,7 @@ def compare_shapes(path: Path, found: Shapes, wanted: Shapes, what: str) -> None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors themselves, none of which may hold NaN or infinite values."""
+    """Read the tensors, and raise if any value is not finite."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -121,5 +118,5 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise FileError(f"{path} is damaged ({error})") from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise FileError(f"{path}: {name!r} holds NaN or infinite values; the training that made it failed")
+            raise FileError(f"{path}: {name!r} holds NaN or infinite values; its training diverged")
     return tensors

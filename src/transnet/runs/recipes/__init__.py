@@ -1,12 +1,11 @@
-"""Recipes: where the defaults of `transnet train` come from.
+"""Recipes: the defaults of `transnet train`.
 
-A recipe is one short file: what it reaches, the command, and only what differs from the defaults of `TrainConfig`.
-Base and TransNet always take the same recipe.
+A recipe is one short file: what it reaches, its command, and the settings that differ from the defaults of
+`TrainConfig`. The baseline and TransNet always use the same recipe.
 """
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError
@@ -14,8 +13,8 @@ from transnet.errors import ConfigError
 NAMES = ("fast", "paper")
 
 
-def settings(recipe: str, data: str) -> dict[str, Any]:
-    """What a recipe sets for a data set (a name, or a path that ends in one), beside the defaults."""
+def settings(recipe: str, data: str) -> dict[str, object]:
+    """Return a recipe's settings for a data set, given by name or by a path that ends in the name."""
     if recipe not in NAMES:
         raise ConfigError(f"unknown {recipe!r}; known are {' '.join(NAMES)}", field="recipe")
     module = import_module(f"transnet.runs.recipes.{recipe}")
@@ -24,7 +23,7 @@ def settings(recipe: str, data: str) -> dict[str, Any]:
 
 
 def default_model(data: str, *, image_size: int, channels: int) -> str:
-    """The backbone a data set is trained with where none is asked for."""
+    """Return the backbone for a data set if the user names none."""
     if data in DATASETS:
         return DATASETS[data].model
     if image_size <= 28:

@@ -2,14 +2,12 @@
 
     transnet train cifar100 --transforms r0,r1 --recipe paper --out runs/paper-t2
 
-What the appendix leaves open: images are normalised by the data set's channel statistics; padding is the mean
-colour; the ImageNet family is resized to a shorter side of 256 before the 224 crop; no Nesterov momentum; decay on
-all parameters.
+The appendix leaves some points open. Here, images are normalised by the data set's channel statistics and padded
+with the mean colour. The ImageNet family is resized to a shorter side of 256 before the 224 crop. SGD has no Nesterov
+momentum, and weight decay applies to all parameters.
 """
 
-from typing import Any
-
-SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, object] = {
     "epochs": 300,
     "batch_size": 64,
     "lr": 0.1,
@@ -20,6 +18,6 @@ SETTINGS: dict[str, Any] = {
     "bn": "separate",
 }
 
-PER_DATA: dict[str, dict[str, Any]] = {
+PER_DATA: dict[str, dict[str, object]] = {
     "imagenet200": {"epochs": 120, "batch_size": 128, "milestones": "0.3333333333333333,0.6666666666666666"},
 }

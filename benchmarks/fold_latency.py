@@ -4,7 +4,7 @@
     python benchmarks/fold_latency.py --device cuda --out results/fold_latency_h200.json
 
 The two run in turn, in alternating order, in evaluation mode; the figure is the ratio of their median times.
-r2 moves windows on both axes and r1 on one, so these two stand for all elements.
+r2 moves windows on both axes and r1 on one, so these two represent all elements.
 """
 
 import argparse
@@ -48,9 +48,9 @@ def compare(plain: nn.Module, folded: nn.Module, x: torch.Tensor, rounds: int) -
     for i in range(rounds + 5):
         order = [("plain", plain), ("folded", folded)]
         for name, model in order if i % 2 else order[::-1]:
-            took = seconds(model, x)
+            elapsed = seconds(model, x)
             if i >= 5:  # warm by now
-                times[name].append(took)
+                times[name].append(elapsed)
     plain_s, folded_s = statistics.median(times["plain"]), statistics.median(times["folded"])
     return {"plain_ms": 1e3 * plain_s, "folded_ms": 1e3 * folded_s, "ratio": folded_s / plain_s}
 

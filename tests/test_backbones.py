@@ -126,12 +126,12 @@ def test_wide_resnets_have_the_parameters_of_their_paper(name, millions):
         ("torchvision:fasterrcnn_resnet50_fpn", "no classifier"),
     ],
 )
-def test_unknown_names_say_what_is_near(name, message):
+def test_unknown_names_list_similar_ones(name, message):
     with pytest.raises(ValueError, match=message):
         backbones.create(name, num_classes=2)
 
 
-def test_what_a_library_cannot_do_is_said():
+def test_requests_that_a_library_cannot_fulfil_are_refused():
     with pytest.raises(ValueError, match="takes 3 channels, the images have 1"):
         backbones.create("torchvision:resnet18", num_classes=2, in_channels=1)
     with pytest.raises(ValueError, match="no pretrained weights"):
@@ -173,9 +173,11 @@ def test_retries_are_not_reported_while_weights_are_fetched():
 
 
 @pytest.mark.slow
-def test_a_hub_that_does_not_answer_is_one_error_without_a_line_a_retry(tmp_path):
+def test_an_unreachable_hub_is_one_error_without_lines_for_retries(tmp_path):
     code = "from transnet import backbones; backbones.create('timm:resnet18', num_classes=2, pretrained=True)"
     environ = {**environment(), "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
-    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False).stderr
-    assert "ValueError: model: the pretrained weights of timm:resnet18 are not on this machine" in said
-    assert "Retry" not in said
+    shown = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
+    ).stderr
+    assert "ModelError: model: the pretrained weights of timm:resnet18 are not on this machine" in shown
+    assert "Retry" not in shown

@@ -77,7 +77,7 @@ def test_layers_that_are_not_batch_norm_run_once():
     assert calls == [12]
 
 
-def test_works_with_timm_batch_norm_that_carries_its_activation():
+def test_works_with_timms_batch_norm_with_activation():
     model = timm.create_model("regnetx_002", num_classes=3)
     net = TransNet(model, "r0,r1", bn="separate")
     x, y = torch.randn(4, 3, 64, 64), torch.randint(3, (4,))
@@ -113,7 +113,7 @@ def test_prediction_with_fewer_heads_in_train_mode_splits_into_as_many():
     assert net(x).shape == (4, 3, 5)
 
 
-def test_pruned_and_merged_layers_are_of_their_own_class():
+def test_pruned_and_merged_layers_have_their_original_class():
     net = TransNet(small(), T, bn="separate")
     assert {type(m).__name__ for m in net.modules() if isinstance(m, nn.BatchNorm2d)} == {"PerTransformBatchNorm2d"}
     assert {type(m) for m in net.prune().modules() if isinstance(m, nn.BatchNorm2d)} == {nn.BatchNorm2d}
@@ -138,7 +138,7 @@ def test_a_batch_that_does_not_split_is_an_error():
         layer(torch.randn(5, 3))
 
 
-def test_layers_that_were_replaced_after_wrapping_are_refused_and_joint_goes_on():
+def test_layers_replaced_after_wrapping_are_refused_unless_bn_is_joint():
     x = torch.randn(4, 2, 8, 8, dtype=torch.float64)
     net = nn.SyncBatchNorm.convert_sync_batchnorm(TransNet(small(), T, bn="separate"))
     for forward in (net, net.eval(), lambda x: net.predict(x, heads="r0")):
@@ -150,7 +150,7 @@ def test_layers_that_were_replaced_after_wrapping_are_refused_and_joint_goes_on(
     assert nn.SyncBatchNorm.convert_sync_batchnorm(TransNet(small(), T)).eval()(x).shape == (4, 5)
 
 
-def test_layers_that_were_replaced_before_wrapping_keep_their_statistics_apart():
+def test_layers_replaced_before_wrapping_keep_separate_statistics():
     torch.manual_seed(0)
     plain = TransNet(small(), T, bn="separate")
     net = TransNet(nn.SyncBatchNorm.convert_sync_batchnorm(small()), T, bn="separate")

@@ -39,7 +39,7 @@ def test_tensors_in_nested_containers():
     assert net.backbone.cache["a"][0].requires_grad
 
 
-def test_copies_share_what_they_shared():
+def test_tensors_that_were_shared_are_shared_in_the_copy():
     net = TransNet(Bare())
     first, second = copy.deepcopy((net, nn.ModuleList([net])))
     assert second[0] is first

@@ -84,7 +84,7 @@ def test_only_odd_quarter_turns_swap_the_sides():
     assert swapping == ["r1", "r3", "m1", "m3"] == [name for name in d4.NAMES if d4.swaps_sides(name)]
 
 
-def test_flip_makes_one_task_of_each_natural_pair():
+def test_with_flips_each_natural_pair_is_one_task():
     """With left-right flips in the data, t and t∘m0 are one task: r0~m0, r1~m3, r2~m2, r3~m1."""
     assert [d4.compose(t, "m0") for t in ("r0", "r1", "r2", "r3")] == ["m0", "m3", "m2", "m1"]
 
@@ -95,7 +95,7 @@ def test_parse_reads_both_spellings_and_keeps_repetitions():
 
 
 @pytest.mark.parametrize("given", ["r5", "r0,R1", ["r0", "x"]])
-def test_unknown_names_are_named_with_the_known_ones(given):
+def test_errors_for_unknown_names_list_the_known_ones(given):
     with pytest.raises(ValueError, match=r"unknown '(r5|R1|x)'; known are r0 r1 r2 r3 m0 m1 m2 m3"):
         d4.parse(given)
 

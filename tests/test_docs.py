@@ -22,7 +22,7 @@ FENCE = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?: \{\.)?(?P<kind>\w*)\}?\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 INCLUDED = re.compile(r'--8<-- "(.*)"\n')
-# What makes a command of the docs small enough for a test; the rest of it stays as it is written.
+# Options that make a command of the docs small enough for a test; its other options stay.
 SMALL = {
     "train": {"epochs": 1, "device": "cpu", "evaluate-every": 0},
     "reproduce": {"seeds": 1, "epochs": 1, "train-fraction": 0.1, "device": "cpu"},
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def examples(self) -> list[str]:
-        """Scripts that stand here whole or are called; tests/test_examples.py runs them."""
+        """Scripts that are shown in full or called; tests/test_examples.py runs them."""
         included = INCLUDED.fullmatch(self.code)
         called = re.fullmatch(r"python (examples/\w+\.py)( .*)?\n", self.code)
         return [found[1] for found in (included, called) if found]
@@ -81,7 +81,7 @@ def pages(*, slow: bool) -> list[Path]:
 
 
 def follow(page: Path, folder: Path, *, slow: bool) -> None:
-    """Run a page's code from its top, where the tutorial has left its folder of images, its new ones and its run."""
+    """Run a page's code in order, in a folder with the images and the run that the tutorial leaves."""
     for path in digit_files(folder / "all", 120):
         target = folder / "photos" / path.name[0]
         target.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def test_a_pages_code_runs(page, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages(slow=True), ids=lambda page: page.stem)
-def test_a_pages_code_runs_with_what_is_slow(page, tmp_path, monkeypatch):
+def test_a_pages_slow_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     follow(page, tmp_path, slow=True)
 
@@ -133,11 +133,11 @@ def test_a_howto_can_be_followed_after_the_tutorial(page):
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
-def test_code_runs_or_says_why_not(block):
+def test_code_runs_or_gives_a_reason_why_not(block):
     if block.mark:
         assert re.fullmatch(r"(not run|slow): \w.{5,}", block.mark), f"{block.where}: {block.mark!r}"
     for example in block.examples:
-        assert (ROOT / example).is_file(), f"{block.where}: {example} is not there"
+        assert (ROOT / example).is_file(), f"{block.where}: {example} does not exist"
         assert Path(example).stem in (ROOT / "tests" / "test_examples.py").read_text()
     if block.kind == "bash" and block.runs:
         for words in block.commands():
@@ -166,12 +166,12 @@ def test_the_tutorials_five_commands_lead_from_a_folder_to_a_prediction(tmp_path
     assert images == 1792
     assert (tmp_path / "models" / "better" / "model.safetensors").is_file()
     assert (tmp_path / "models" / "onnx" / "model.onnx").is_file()
-    answers = re.findall(r"new/(\d)-\d\.png\s+│\s+(\d)", rows[-1]["printed"])
-    assert len(answers) == 5
-    assert sum(wanted == given for wanted, given in answers) >= 4
+    predictions = re.findall(r"new/(\d)-\d\.png\s+│\s+(\d)", rows[-1]["printed"])
+    assert len(predictions) == 5
+    assert sum(label == predicted for label, predicted in predictions) >= 4
 
 
-def test_what_was_measured_is_the_tutorial_as_it_stands(monkeypatch):
+def test_the_measured_commands_are_those_of_the_tutorial(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from new_user_path import commands
 
@@ -182,7 +182,7 @@ def test_what_was_measured_is_the_tutorial_as_it_stands(monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- the site
 
 
-def test_the_figures_are_what_their_script_draws(monkeypatch):
+def test_the_figures_equal_the_output_of_their_script(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "figures"))
     from method import drawings
 

@@ -85,7 +85,7 @@ def plain_loop(model: nn.Module, rows: Subset[TensorDataset]) -> tuple[float, fl
     return right / len(rows), loss / len(rows)
 
 
-def test_a_lightning_module_fits_validates_and_tests_without_knowing_of_heads(part, data) -> None:
+def test_a_lightning_module_trains_validates_and_tests_without_code_for_heads(part, data) -> None:
     train, test = (DataLoader(rows, batch_size=32) for rows in data)
     net = digits_net()
     module = part("Classifier", "with_lightning")(net)

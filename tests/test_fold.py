@@ -141,7 +141,7 @@ def test_functions_in_a_models_own_code_are_folded(t, size):
     assert error(model, t, size) <= 1e-12
 
 
-def test_a_module_that_pools_by_a_function_may_meet_several_sizes():
+def test_a_module_that_pools_by_a_function_may_get_several_sizes():
     class Halve(nn.Module):
         def forward(self, x):
             return F.max_pool2d(x, 2)
@@ -281,7 +281,7 @@ class Own(nn.Module):
         (lambda x: x + torch.linspace(0, 1, 6), "all positions"),
     ],
 )
-def test_a_networks_own_code_that_sees_directions_is_refused(code, reason):
+def test_a_networks_own_code_that_depends_on_directions_is_refused(code, reason):
     with pytest.raises(ModelError, match=rf"\(Own\), in its own code before 'end': .*{reason}"):
         fold(seeded(lambda: Own(code)), "r1", 8)
 
@@ -327,7 +327,7 @@ def small():
     return seeded(lambda: torchvision.models.resnet18(num_classes=5))
 
 
-def test_the_model_itself_is_untouched_and_the_fold_is_of_its_class_type_and_mode(small):
+def test_the_model_is_not_changed_and_the_fold_has_its_class_dtype_and_mode(small):
     before = copy.deepcopy(small.state_dict())
     model = copy.deepcopy(small).train().bfloat16()
     model.layer1.eval()
@@ -484,7 +484,7 @@ def test_parts_of_a_folded_network_refuse_other_sizes():
             part(torch.randn(2, 3, 32, 33))
 
 
-def test_the_networks_own_code_before_its_first_layer_is_guarded():
+def test_the_size_is_checked_before_the_networks_own_code():
     class Subsampled(nn.Module):
         def __init__(self):
             super().__init__()

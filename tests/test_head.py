@@ -66,7 +66,7 @@ def test_the_first_forward_may_be_compiled_exported_or_traced(run, mode):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", [Softmax, InPlace])
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_a_model_that_goes_on_after_its_head_is_refused_however_it_first_runs(run, model):
+def test_a_model_with_layers_after_its_head_is_refused_however_it_first_runs(run, model):
     kind = Exception if run is _compile_fullgraph else ValueError  # the compiler's own class holds the message
     with pytest.raises(kind, match=r"does not end in 'out'|HeadMustBeLast"):
         run(TransNet(model()), batch()[0])
@@ -81,7 +81,7 @@ def test_a_cast_after_the_head_is_accepted_after_one_batch(run):
     assert torch.allclose(run(net, x), expected, atol=1e-6)
 
 
-def test_on_the_meta_device_too():
+def test_the_check_works_on_the_meta_device():
     x = torch.empty(4, 3, 8, 8, device="meta")
     net = TransNet(Bare().to("meta"))
     assert net.loss(x, torch.empty(4, dtype=torch.long, device="meta")).is_meta
@@ -90,7 +90,7 @@ def test_on_the_meta_device_too():
         TransNet(Softmax().to("meta"))(x)
 
 
-def test_an_eager_batch_in_between_compiles_nothing_again():
+def test_an_eager_batch_causes_no_recompilation():
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounter()
     net = TransNet(small(), "r0,r1")

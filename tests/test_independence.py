@@ -37,7 +37,7 @@ def test_a_run_warns_before_it_trains(tmp_path):
         run(images_file(tmp_path / "x.npz"), tmp_path / "run", model=MixingPlain(), epochs=1)
 
 
-def test_training_does_not_use_the_check_up_nor_do_batches_that_cannot_tell():
+def test_training_and_batches_without_two_different_images_do_not_use_up_the_check():
     net = TransNet(Mixing())
     x, _ = batch()
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def test_training_does_not_use_the_check_up_nor_do_batches_that_cannot_tell():
 
 
 @pytest.mark.parametrize("bn", ["joint", "separate"])
-def test_models_that_keep_images_apart_give_no_warning(bn):
+def test_models_that_do_not_mix_images_cause_no_warning(bn):
     class Noisy(nn.Module):
         def forward(self, x):
             return x + torch.randn_like(x)
@@ -64,7 +64,7 @@ def test_models_that_keep_images_apart_give_no_warning(bn):
             net(x)
 
 
-def test_the_check_leaves_the_random_numbers_alone():
+def test_the_check_does_not_change_the_random_numbers():
     x, _ = batch()
     net = TransNet(Bare()).eval()
     torch.manual_seed(3)

@@ -83,7 +83,7 @@ def test_random_kernels_score_as_predicted(measure, group):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_constant_kernels_are_invariant_whatever_rounding_leaves_of_them(dtype):
+def test_constant_kernels_are_invariant_despite_rounding(dtype):
     values = torch.linspace(-1, 1, 101, dtype=dtype)
     for side in (2, 3, 5, 7):
         weight = values[:, None, None, None].expand(-1, 4, side, side)
@@ -91,13 +91,13 @@ def test_constant_kernels_are_invariant_whatever_rounding_leaves_of_them(dtype):
             assert torch.equal(invariance_score(weight, group, "pearson"), torch.ones(101, dtype=dtype))
 
 
-def test_the_trivial_group_finds_everything_invariant():
+def test_every_kernel_is_invariant_under_the_trivial_group():
     assert random_kernel_score((3, 3, 3), "r0") == 0
     assert random_kernel_score((3, 3, 3), "r0", "cosine") == 1
     assert random_kernel_score((512, 3, 3)) == pytest.approx(math.sqrt(1 - 3 / 9), rel=1e-3)
 
 
-def test_resnet18_has_the_papers_17_layers_and_is_left_as_it_is():
+def test_resnet18_has_the_papers_17_layers_and_is_not_changed():
     model = torchvision.models.resnet18()
     scores = layer_invariance(model)
     assert len(scores) == 17
@@ -125,12 +125,12 @@ def test_kernels_that_no_quarter_turn_maps_to_themselves_are_left_out():
         ((torch.zeros(2, 2, 3, 3), "r1", "l1"), "unknown 'l1'; known are l2 relative cosine pearson"),
     ],
 )
-def test_mistakes_are_named(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         invariance_score(*arguments)
 
 
-def test_the_penaltys_gradient_is_right_and_does_not_see_scale():
+def test_the_penaltys_gradient_is_right_and_independent_of_scale():
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv2d(3, 2, 5)).double()
 
     def penalty(first, second):
@@ -158,7 +158,7 @@ class _Penalty(nn.Module):
         return invariance_penalty(self.model)
 
 
-def test_descending_the_penalty_makes_kernels_invariant():
+def test_minimising_the_penalty_makes_kernels_invariant():
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 2, 3))
     untouched = model[1].weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

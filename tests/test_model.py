@@ -130,7 +130,7 @@ def test_the_loss_uses_all_heads_in_every_mode(eval_output):
     assert torch.equal(net.eval().loss(x, y), training)
 
 
-def test_keep_keeps_eval_output_unless_the_identity_head_goes():
+def test_keep_keeps_eval_output_unless_the_identity_head_is_dropped():
     net = TransNet(Bare(), "r0,r1,r2", eval_output="pruned")
     assert net.keep("r0", "r2").eval_output == "pruned"
     assert net.keep("r1", "r2").eval_output == "full"
@@ -140,7 +140,7 @@ def test_keep_keeps_eval_output_unless_the_identity_head_goes():
 # ------------------------------------------------------------------------------------------------- custom transforms
 
 
-def test_custom_transforms_stand_beside_those_of_d4():
+def test_custom_transforms_can_be_mixed_with_those_of_d4():
     net = TransNet(Bare(), ("r0", ("negative", lambda x: -x), "r1"))
     x, y = batch()
     assert net.transforms == ("r0", "negative", "r1")
@@ -166,7 +166,7 @@ def test_a_custom_transform_that_changes_the_shape_is_an_error_at_the_first_batc
 
 
 @pytest.mark.parametrize("bad", [("r1", torch.neg), ("", torch.neg), ("a,b", torch.neg)])
-def test_custom_names_must_be_free(bad):
+def test_custom_transforms_cannot_use_names_of_d4(bad):
     with pytest.raises(ValueError, match="cannot name a custom transform"):
         TransNet(Bare(), ("r0", bad))
     with pytest.raises(ValueError, match="two different functions"):
@@ -248,7 +248,7 @@ def test_criteria_for_several_labels_ignored_labels_and_timms_losses():
     assert all(g.weight.grad.any() for g in net.heads)
 
 
-def test_loss_of_adds_distillation_to_the_loss_of_the_heads():
+def test_loss_of_adds_self_distillation_to_the_loss_of_the_heads():
     net = TransNet(Bare(), "r1,r0")
     x, y = batch()
     output = net(x)
@@ -308,7 +308,7 @@ def test_predicting_with_one_head_costs_one_pass():
 # ----------------------------------------------------------------------------------------------------- keep and prune
 
 
-def test_prune_gives_back_the_models_class_keys_and_the_first_head_bit_for_bit():
+def test_prune_returns_the_models_class_and_keys_with_the_first_head_bit_for_bit():
     model = torchvision.models.resnet18(num_classes=K)
     net = TransNet(model, "r0,r1")
     x, y = batch(side=32)
@@ -402,7 +402,7 @@ def test_torch_compile_gives_the_same_loss():
     assert torch.allclose(heads_loss(compiled(x), y), expected, atol=1e-5)
 
 
-def test_torch_export_holds_the_transforms():
+def test_torch_export_includes_the_transforms():
     net = TransNet(Bare(), "r0,r1").eval()
     x, _ = batch()
     exported = torch.export.export(net, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
@@ -451,7 +451,7 @@ def test_accelerate_prepares_and_gathers():
 
 
 @pytest.mark.gpu
-def test_moves_to_a_gpu():
+def test_a_network_works_on_a_gpu():
     net = TransNet(small(), "r0,r1", bn="separate").to("cuda").to(memory_format=torch.channels_last)
     x, y = (v.cuda() for v in batch())
     with torch.autocast("cuda", dtype=torch.bfloat16):

@@ -192,7 +192,7 @@ def error_of_the_plain_rule(model, t, side):
 
 
 @pytest.mark.parametrize(("t", "side"), [("r1", 33), ("r2", 33), ("m0", 33), ("m3", 33), ("m3", 32)])
-def test_proposition_1_holds_as_stated_where_the_strides_fit(resnet, t, side):
+def test_proposition_1_holds_as_stated_if_the_strides_fit(resnet, t, side):
     assert error_of_the_plain_rule(resnet, t, side) < 1e-12
 
 
@@ -265,13 +265,13 @@ def gap_to_invariant_kernels(group, **layer):
 
 @pytest.mark.parametrize(("side", "padding"), [(7, 0), (7, 1)])
 @pytest.mark.parametrize("group", GROUPS)
-def test_proposition_2_holds_for_every_group_where_the_strides_fit(group, side, padding):
+def test_proposition_2_holds_for_every_group_if_the_strides_fit(group, side, padding):
     assert abs(gap_to_invariant_kernels(group, side=side, stride=2, padding=padding)) < 1e-9
 
 
 @pytest.mark.parametrize(("side", "padding"), [(6, 0), (6, 1)])
 @pytest.mark.parametrize("group", GROUPS)
-def test_proposition_2_fails_where_the_strides_do_not_fit_for_every_group_but_that_of_m3(group, side, padding):
+def test_proposition_2_fails_if_the_strides_do_not_fit_for_every_group_but_that_of_m3(group, side, padding):
     """Erratum: the proof uses Prop. 1, which then fails for every t but m3."""
     gap = gap_to_invariant_kernels(group, side=side, stride=2, padding=padding)
     if group == "m3":
@@ -292,8 +292,8 @@ def test_lemma_2_some_head_folded_into_a_base_network_has_at_most_the_transforma
     assert losses.min() <= heads_loss(net.logits(x), y)
 
 
-def test_lemma_2_fails_where_the_strides_do_not_fit():
-    """Erratum: no network with this layer tells the two images apart as they are, but upside down one does."""
+def test_lemma_2_fails_if_the_strides_do_not_fit():
+    """Erratum: no network with this layer separates the two upright images, but one separates them upside down."""
     x, y = torch.zeros(2, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
     x[0, :, 0], x[1, :, 2] = 1, 1  # a bright row, the first or the third
     model = ConvGapLinear(channels=2, classes=2).double()

@@ -13,14 +13,14 @@ def python(code):
 
 
 @pytest.mark.parametrize("name", [name for name in transnet.__all__ if name != "__version__"])
-def test_every_public_name_is_there_and_documented(name):
+def test_every_public_name_exists_and_is_documented(name):
     value = getattr(transnet, name)
     assert callable(value)
     assert value.__doc__
     assert name in dir(transnet)
 
 
-def test_importing_the_package_or_asking_for_help_does_not_import_torch():
+def test_importing_the_package_or_showing_help_does_not_import_torch():
     assert python("import sys, transnet, transnet.cli; print('torch' in sys.modules)") == "False"
     code = "import sys; from transnet.cli import main; main(['--help']); print('torch' in sys.modules)"
     assert python(code).endswith("False")

@@ -1,4 +1,4 @@
-"""TransNet: image classifiers that generalise better at no cost at prediction time.
+"""TransNet: image classifiers with one head per rotation or reflection of the input.
 
 The public names are resolved when first used, so that ``import transnet`` (and ``transnet --help``) does not
 import torch.

@@ -9,21 +9,23 @@ def main() -> None:
     """The script ``transnet``."""
     from transnet.cli import main as run_command
 
-    # Before torch is imported: its threads would turn in circles while they wait for each other, which on cores that
-    # other programs use as well makes a small network many times slower than one thread.
+    # Set before torch is imported. Otherwise its threads spin while they wait for each other. On cores that other
+    # programs use too, this makes a small network many times slower than one thread.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a terminal without × or … is no reason to fail
+            stream.reconfigure(errors="replace")  # do not fail on a terminal that cannot show × or …
 
     try:
         try:
             status = run_command(sys.argv[1:])
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has seen enough, as in `transnet … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush would complain
+    except BrokenPipeError:  # the reader closed the pipe, as in `transnet … | head`
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # avoids an error in the interpreter's last flush
         status = 1
     sys.exit(status)
 

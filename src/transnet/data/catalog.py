@@ -60,9 +60,9 @@ def needs_download(name: str) -> bool:
     return bool(folder) and not any((data_folder() / path).is_dir() for path in (name, folder))
 
 
-def imagenet200_classes() -> dict[str, str]:
-    """The 200 classes of Tiny ImageNet: WordNet ids and names, by id."""
-    text = files("transnet.data").joinpath("imagenet200.txt").read_text(encoding="utf-8")
+def wordnet_names(classes: str) -> dict[str, str]:
+    """The classes of ``imagenet200`` (those of Tiny ImageNet) or ``imagewoof``: names by WordNet id."""
+    text = files("transnet.data").joinpath(f"{classes}.txt").read_text(encoding="utf-8")
     return dict(line.split("\t") for line in text.splitlines())  # type: ignore[misc]
 
 
@@ -131,19 +131,7 @@ def _imagewoof(progress: bool) -> Source:
     # torchvision has no class for it. The archive was packed a second time once: both editions are in use.
     url = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
     md5 = ("0f46d997ec2264e97609196c95897a44", "af65be7963816efa949fa3c3b4947740")
-    dogs = {
-        "n02086240": "Shih-Tzu",
-        "n02087394": "Rhodesian ridgeback",
-        "n02088364": "beagle",
-        "n02089973": "English foxhound",
-        "n02093754": "Border terrier",
-        "n02096294": "Australian terrier",
-        "n02099601": "golden retriever",
-        "n02105641": "Old English sheepdog",
-        "n02111889": "Samoyed",
-        "n02115641": "dingo",
-    }
-    return _archive(url, md5, dogs, progress)
+    return _archive(url, md5, wordnet_names("imagewoof"), progress)
 
 
 def _archive(url: str, md5: tuple[str, ...], classes: dict[str, str], progress: bool) -> Source:
@@ -164,7 +152,7 @@ def _imagenet200(_progress: bool) -> Source:
             f"{root}: no ImageNet here, that is train/ and val/ with a folder for each class such as n01443537; it"
             " cannot be downloaded without an account: set TRANSNET_IMAGENET to the folder of your copy"
         )
-    return _wordnet_folder(root, imagenet200_classes())
+    return _wordnet_folder(root, wordnet_names("imagenet200"))
 
 
 def _wordnet_folder(root: Path, classes: dict[str, str]) -> Source:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+Features = dict[str, tuple[object, object]]  # of each column: its kind, and the names of its classes
+_UNKNOWN = (None, None)
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
 _ONE_OF_MANY = re.compile(r"(?P<before>.*-)(?P<number>\d+)-of-(?P<all>\d+)")
@@ -176,30 +178,21 @@ def _encoded(files: dict[Path, "pq.ParquetFile"], column: str) -> Iterator[list[
         _check_length(path, file, found)
 
 
-class _Feature(NamedTuple):
-    """A column's type in the metadata of Hugging Face, and the class names if it holds labels."""
-
-    kind: object
-    names: list[str] | None
-
-
-def _features(schema: "pa.Schema") -> dict[str, _Feature]:
+def _features(schema: "pa.Schema") -> Features:
+    """What Hugging Face's metadata tells about the columns."""
     try:
         found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        features = {name: value for name, value in found.items() if isinstance(value, dict)}
+        return {
+            name: (value.get("_type"), value.get("names")) for name, value in found.items() if isinstance(value, dict)
+        }
     except (ValueError, AttributeError):  # metadata of another form
         return {}
-    names = {name: value.get("names") for name, value in features.items()}
-    return {
-        name: _Feature(value.get("_type"), names[name] if isinstance(names[name], list) else None)
-        for name, value in features.items()
-    }
 
 
-def _image_column(root: Path, schema: "pa.Schema", features: dict[str, _Feature]) -> str:
+def _image_column(root: Path, schema: "pa.Schema", features: Features) -> str:
     from pyarrow import types
 
-    images = {name for name, feature in features.items() if feature.kind == "Image"}
+    images = {name for name, feature in features.items() if feature[0] == "Image"}
     found = [
         field.name
         for field in schema
@@ -218,14 +211,14 @@ def _image_column(root: Path, schema: "pa.Schema", features: dict[str, _Feature]
     )
 
 
-def _label_column(root: Path, schema: "pa.Schema", features: dict[str, _Feature], given: str | None) -> str:
+def _label_column(root: Path, schema: "pa.Schema", features: Features, given: str | None) -> str:
     if given is not None:
         if given in schema.names:
             return given
         raise DataError(
             f"{root} has no column {given!r}; the columns are {' '.join(schema.names)}", field="label_column"
         )
-    labels = [name for name in schema.names if name in features and features[name].kind == "ClassLabel"]
+    labels = [name for name in schema.names if features.get(name, _UNKNOWN)[0] == "ClassLabel"]
     if len(labels) == 1:
         return labels[0]
     if preferred := [name for name in _LABEL_NAMES if name in (labels or schema.names)]:
@@ -236,9 +229,7 @@ def _label_column(root: Path, schema: "pa.Schema", features: dict[str, _Feature]
     )
 
 
-def _labels(
-    root: Path, column: str, values: list[object], features: dict[str, _Feature]
-) -> tuple[Rows, list[str] | None]:
+def _labels(root: Path, column: str, values: list[object], features: Features) -> tuple[Rows, list[str] | None]:
     """The labels as numbers, and the classes' names if there are any."""
     strings = [value for value in values if isinstance(value, str)]
     if len(strings) == len(values):
@@ -255,4 +246,5 @@ def _labels(
         labels = np.array(integers, np.int64)
     except OverflowError as error:
         raise DataError(f"{root}: column {column!r}: label {max(integers)} is out of range") from error
-    return labels, features[column].names if column in features else None
+    names = features.get(column, _UNKNOWN)[1]
+    return labels, names if isinstance(names, list) else None

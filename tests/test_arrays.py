@@ -29,14 +29,14 @@ def test_digits_use_all_of_0_to_255() -> None:
     assert (source.store.images.min(), source.store.images.max()) == (0, 255)  # type: ignore[attr-defined]
 
 
-def test_x_and_y_are_cut(tmp_path: Path) -> None:
+def test_x_and_y_are_split(tmp_path: Path) -> None:
     data = open_data(saved(tmp_path, x=images(), y=LABELS, classes=np.array(["cat", "dog"])))
     assert (data.name, data.classes) == ("toy", ("cat", "dog"))
     assert (len(data.train), len(data.test), data.val) == (16, 4, None)
     assert data.image_size == data.stored_size == 16
 
 
-def test_given_parts_are_kept(tmp_path: Path) -> None:
+def test_given_splits_are_kept(tmp_path: Path) -> None:
     x = images()
     ranges = {"train": slice(0, 10), "val": slice(10, 16), "test": slice(16, 20)}
     arrays = {f"x_{part}": x[rows] for part, rows in ranges.items()}
@@ -61,7 +61,7 @@ def test_one_set_by_any_of_its_names(tmp_path: Path, names: tuple[str, str]) -> 
     assert len(open_data(saved(tmp_path, **{x: images(), y: LABELS})).train) == 16
 
 
-def test_whole_numbers_of_other_types_are_taken(tmp_path: Path) -> None:
+def test_whole_numbers_of_other_types_are_read(tmp_path: Path) -> None:
     x = images()
     floats = x.astype(np.float32)
     data = open_data(saved(tmp_path, x_train=floats, y_train=LABELS, x_test=floats[:2], y_test=LABELS[:2]))
@@ -95,7 +95,7 @@ def test_whole_numbers_of_other_types_are_taken(tmp_path: Path) -> None:
         ({"x": images(0), "y": LABELS[:0]}, "images are"),
     ],
 )
-def test_what_cannot_be_used_is_said(tmp_path: Path, arrays: dict[str, np.ndarray], match: str) -> None:
+def test_unusable_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], match: str) -> None:
     with pytest.raises(DataError, match=match):
         open_data(saved(tmp_path, **arrays))
 

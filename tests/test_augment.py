@@ -42,7 +42,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch_whatever_was_drawn_before() -> N
 
 
 @pytest.mark.parametrize("other", [(4, 5), (3, 6)])
-def test_another_seed_or_epoch_draws_everything_anew(other: tuple[int, int]) -> None:
+def test_another_seed_or_epoch_changes_everything(other: tuple[int, int]) -> None:
     assert not any(same(drawn(3, 5, mixup=1.0), drawn(*other, mixup=1.0)))
 
 
@@ -94,7 +94,7 @@ def by_hand(image: Tensor, geometry: Geometry, crop: Tensor, flip: bool) -> Tens
     ],
     ids=lambda g: f"{g.stored}+{g.pad}→{g.size}",
 )
-def test_training_images_equal_the_plain_way(geometry: Geometry) -> None:
+def test_training_images_equal_a_plain_implementation(geometry: Geometry) -> None:
     images, order = stored()[:, : geometry.stored[0]], torch.tensor([3, 0, 3, 11, 7, 5])
     crop = torch.tensor([[0.0, 0.0], [0.999, 0.999], [0.5, 0.1], [0.3, 0.7], [0.0, 0.999], [0.6, 0.6]])
     flip = torch.tensor([False, True, True, False, True, False])
@@ -128,7 +128,7 @@ def test_the_largest_number_below_one_is_the_last_place_not_one_beyond() -> None
 
 
 @pytest.mark.parametrize(("size", "first"), [(8, 0), (6, 1), (5, 1)])
-def test_centre_is_the_middle_square_unflipped(size: int, first: int) -> None:
+def test_centre_is_the_middle_square_without_flip(size: int, first: int) -> None:
     images = stored()
     got = view(size=size, stored=8, pad=3).centre(images)
     crop = images[:, first : first + size, first : first + size].double() / 255

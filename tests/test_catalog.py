@@ -46,7 +46,7 @@ def md5(data: bytes) -> str:
         ("imagewoof", "imagewoof2-320.tgz"),
     ],
 )
-def test_without_a_network_the_file_and_its_place_are_named(root: Path, name: str, file: str) -> None:
+def test_offline_error_names_the_file_and_its_folder(root: Path, name: str, file: str) -> None:
     began = time.monotonic()
     with pytest.raises(DataError) as caught:
         open_data(name)
@@ -163,7 +163,7 @@ def test_unpacked_imagenette(root: Path, name: str, folder: str, geometry: Geome
     assert (len(data.train), len(data.test)) == (20, 10)
 
 
-def test_imagenet200_is_picked_from_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imagenet200_is_a_part_of_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = wordnet_names("imagenet200")
     assert len(words) == len(set(words.values())) == 200
     class_folder(tmp_path / "train", (*words, "n01440764"), n=1)

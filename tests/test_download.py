@@ -1,4 +1,4 @@
-"""Downloads: verified before use, whole or not there, and a clear way out without a network."""
+"""Downloads: verified before use, complete or absent, with a clear error without a network."""
 
 import hashlib
 import http.server
@@ -55,7 +55,7 @@ def test_changed_download_is_not_kept(server: str, tmp_path: Path) -> None:
     assert left_in(tmp_path / "data") == set()
 
 
-def test_wrong_file_put_there_is_left_and_refused(server: str, tmp_path: Path) -> None:
+def test_wrong_file_is_refused_but_not_deleted(server: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "archive.bin").write_bytes(b"something else")
     with pytest.raises(DataError, match=f"expected is {MD5}; delete it"):
@@ -64,7 +64,7 @@ def test_wrong_file_put_there_is_left_and_refused(server: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("where", ["/gone.bin", None])
-def test_what_cannot_be_had_is_named_with_its_place(server: str, tmp_path: Path, where: str | None) -> None:
+def test_failed_download_names_the_file_and_its_folder(server: str, tmp_path: Path, where: str | None) -> None:
     url = f"{server}{where}" if where else "http://127.0.0.1:9/gone.bin"
     with pytest.raises(DataError) as caught:
         fetch(url, (MD5,), tmp_path / "data", progress=False)

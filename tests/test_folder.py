@@ -1,4 +1,4 @@
-"""Folders of images: what is found, what is passed over and what is refused."""
+"""Folders of images: what is found, ignored and refused."""
 
 import os
 from pathlib import Path
@@ -19,14 +19,14 @@ def test_class_folders_are_the_classes_in_order_of_their_names(tmp_path: Path) -
     assert source.store.where(5).endswith("dog/2.png")
 
 
-def test_images_lie_at_any_depth(tmp_path: Path) -> None:
+def test_images_are_found_at_any_depth(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", n=2)
     (root / "cat" / "tabby" / "old").mkdir(parents=True)
     (root / "cat" / "tabby" / "old" / "x.JPG").write_bytes(encoded(noise(0), "JPEG"))
     assert read_folder(root).labels.tolist() == [0, 0, 0, 1, 1]
 
 
-def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", n=2)
     (root / ".git").mkdir()
     (root / "__MACOSX").mkdir()
@@ -39,7 +39,7 @@ def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["heic", "HEIF", "jxl"])
-def test_photographs_that_cannot_be_read_are_said(tmp_path: Path, ending: str) -> None:
+def test_kinds_of_photographs_that_pillow_cannot_read_are_named(tmp_path: Path, ending: str) -> None:
     root = class_folder(tmp_path / "pets", n=2)
     for i in range(3):
         (root / "dog" / f"{i}.{ending}").write_bytes(b"a photograph")
@@ -48,14 +48,14 @@ def test_photographs_that_cannot_be_read_are_said(tmp_path: Path, ending: str) -
 
 
 @pytest.mark.parametrize("ending", ["avif", "jp2", "tga"])
-def test_what_pillow_reads_is_taken(tmp_path: Path, ending: str) -> None:
+def test_less_common_image_formats_are_read(tmp_path: Path, ending: str) -> None:
     root = class_folder(tmp_path / "pets", n=4)
     Image.fromarray(noise(9)).save(root / "dog" / f"other.{ending}")
     data = open_data(str(root))
     assert len(data.train) + len(data.test) == 9
 
 
-def test_links_that_lead_back_end(tmp_path: Path) -> None:
+def test_links_back_to_a_parent_folder_are_ignored(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", n=2)
     os.symlink(root / "cat", root / "cat" / "again")
     os.symlink(root, root / "dog" / "up")
@@ -127,17 +127,17 @@ def test_no_images_at_all_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folders", [("test", "val"), ("Test",), ("val", "valid")])
-def test_parts_without_training_images_are_refused(tmp_path: Path, folders: tuple[str, ...]) -> None:
+def test_splits_without_training_images_are_refused(tmp_path: Path, folders: tuple[str, ...]) -> None:
     for folder in folders:
         class_folder(tmp_path / folder, n=2)
     refused(tmp_path, f"there is {folders[0]}/, but no train/")
 
 
-def test_class_may_be_called_as_a_part_is(tmp_path: Path) -> None:
+def test_class_may_have_the_name_of_a_split(tmp_path: Path) -> None:
     assert read_folder(class_folder(tmp_path / "drives", ("test", "race"), n=2)).classes == ("race", "test")
 
 
-def test_unknown_part_is_refused(tmp_path: Path) -> None:
+def test_unknown_split_is_refused(tmp_path: Path) -> None:
     class_folder(tmp_path / "train", n=2)
     class_folder(tmp_path / "extra", n=2)
     refused(tmp_path, "there is extra/")

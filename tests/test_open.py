@@ -1,4 +1,4 @@
-"""What open_data makes of a data set: splits, sizes, statistics, fingerprints, and its refusals."""
+"""open_data: splits, sizes, statistics, fingerprints and errors."""
 
 import shutil
 import subprocess
@@ -39,7 +39,7 @@ def test_test_set_never_depends_on_the_seed_and_is_stratified() -> None:
     assert ((share - 1).abs() < 0.05).all()
 
 
-def test_validation_is_cut_from_training_alone() -> None:
+def test_validation_images_come_from_the_training_images() -> None:
     whole, cut = open_data("digits"), open_data("digits", val_fraction=0.25)
     assert cut.val is not None
     assert len(cut.train) + len(cut.val) == len(whole.train)
@@ -49,7 +49,7 @@ def test_validation_is_cut_from_training_alone() -> None:
     assert ((shares - 0.25).abs() < 0.01).all()
 
 
-def test_validation_follows_its_seed_and_nothing_else() -> None:
+def test_validation_depends_only_on_its_seed() -> None:
     def val(**options: int) -> str:
         split = open_data("digits", val_fraction=0.1, **options).val  # type: ignore[arg-type]
         assert split is not None
@@ -74,7 +74,7 @@ def test_constant_images_can_be_normalised(tmp_path: Path) -> None:
     assert open_data(str(tmp_path)).std == (1 / 255,)
 
 
-def test_cut_does_not_depend_on_the_names_of_the_files(tmp_path: Path) -> None:
+def test_test_set_does_not_depend_on_the_names_of_the_files(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets")
     before = images_of(open_data(str(root)).test)
     for path in root.glob("cat/*.png"):
@@ -95,7 +95,7 @@ def test_cut_does_not_depend_on_the_names_of_the_files(tmp_path: Path) -> None:
         ((300, 280, 3), 112, Geometry.square(112, stored=128)),
     ],
 )
-def test_how_unknown_images_are_shown(
+def test_geometry_of_unnamed_datasets(
     tmp_path: Path, shape: tuple[int, int, int], given: int | None, geometry: Geometry
 ) -> None:
     for c in range(2):
@@ -173,7 +173,7 @@ def test_bad_image_is_skipped_and_counted(tmp_path: Path) -> None:
     assert open_data(str(root)).fingerprint == data.fingerprint
 
 
-def test_repaired_image_is_looked_at_again(tmp_path: Path) -> None:
+def test_repaired_image_is_checked_again(tmp_path: Path) -> None:
     root, bad = damaged(tmp_path)
     with pytest.raises(DataError):
         open_data(str(root))
@@ -210,7 +210,7 @@ def test_unreadable_image_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("permissions_count")
-def test_a_folder_that_may_not_be_looked_into_is_named_and_not_left_out(tmp_path: Path) -> None:
+def test_a_folder_without_read_permission_is_named_and_not_left_out(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets")
     locked = class_folder(root / "cat" / "more") / "cat"
     locked.chmod(0)
@@ -231,7 +231,7 @@ def test_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
     assert open_data(str(root)).fingerprint != before.fingerprint
 
 
-def test_own_validation_set(tmp_path: Path) -> None:
+def test_given_validation_set_is_kept(tmp_path: Path) -> None:
     for i, part in enumerate(("train", "val", "test")):
         class_folder(tmp_path / part, n=3, seed=100 * i)
     data: DataSet = open_data(str(tmp_path))
@@ -274,7 +274,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         open_data(str(tmp_path / "images.zip"))
 
 
-def test_class_of_one_image_cannot_be_cut(tmp_path: Path) -> None:
+def test_class_of_one_image_cannot_be_split(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets")
     class_folder(root, ("emu",), n=1, seed=9)
     with pytest.raises(DataError, match="'emu' has one image"):

@@ -68,7 +68,7 @@ def test_unlabelled_test_part_is_left_out(tmp_path: Path) -> None:
     assert (len(data.train), len(data.test), data.val) == (8, 4, None)
 
 
-def test_shards_without_a_part_are_cut(tmp_path: Path) -> None:
+def test_shards_without_a_split_are_split(tmp_path: Path) -> None:
     shard(tmp_path / "0000.parquet", range(20))
     data = open_data(str(tmp_path))
     assert (len(data.train), len(data.test)) == (16, 4)
@@ -150,15 +150,15 @@ def test_shard_damaged_inside_is_named(tmp_path: Path) -> None:
         shard(tmp_path / f"train-{i}.parquet", range(100 * i, 100 * i + 40))
     path = tmp_path / "train-1.parquet"
     whole = path.read_bytes()
-    said = set()
+    hints = set()
     for start in range(4, len(whole) - 3000, 500):
         path.write_bytes(whole[:start] + bytes(3000) + whole[start + 3000 :])
         with pytest.raises(DataError) as caught:
             open_data(str(tmp_path))
         assert str(path) in str(caught.value)
         assert "cache" not in str(caught.value)
-        said.add("fetch it again" in str(caught.value))
-    assert True in said
+        hints.add("fetch it again" in str(caught.value))
+    assert True in hints
 
 
 def test_changed_shard_is_read_again(tmp_path: Path) -> None:
@@ -169,13 +169,13 @@ def test_changed_shard_is_read_again(tmp_path: Path) -> None:
     assert open_data(str(tmp_path)).fingerprint != before.fingerprint
 
 
-def test_no_image_column_is_said(tmp_path: Path) -> None:
+def test_missing_image_column_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0, 1], "text": ["a", "b"]}), tmp_path / "train-0.parquet")
     with pytest.raises(DataError, match="no column of images among label text"):
         open_data(str(tmp_path))
 
 
-def test_strange_shard_is_refused(tmp_path: Path) -> None:
+def test_shard_with_an_unknown_name_is_refused(tmp_path: Path) -> None:
     shard(tmp_path / "train-0.parquet", range(4))
     shard(tmp_path / "unsupervised-0.parquet", range(4))
     with pytest.raises(DataError, match="unsupervised-0"):
@@ -190,7 +190,7 @@ def test_strange_shard_is_refused(tmp_path: Path) -> None:
         (["train-00000-of-99999999999-a1b2"], "99999999998 of the .* first is train-00000000001-of-99999999999"),
     ],
 )
-def test_missing_shards_are_said(tmp_path: Path, there: list[str], missing: str) -> None:
+def test_missing_shards_are_named(tmp_path: Path, there: list[str], missing: str) -> None:
     for i, name in enumerate(there):
         shard(tmp_path / f"{name}.parquet", range(8 * i, 8 * i + 8))
     with pytest.raises(DataError, match=missing):
@@ -204,7 +204,7 @@ def test_shards_counted_from_one_are_complete(tmp_path: Path) -> None:
     assert len(data.train) + len(data.test) == 16
 
 
-def test_missing_pyarrow_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyarrow_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shard(tmp_path / "train-0.parquet", range(4))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match="pip install pyarrow"):

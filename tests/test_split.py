@@ -1,4 +1,4 @@
-"""The resident array: right, kept, and never half made, whatever happens to the process that makes it."""
+"""The resident array: correct, cached, and never incomplete, even if a process is killed meanwhile."""
 
 import os
 import shutil
@@ -95,7 +95,7 @@ def test_images_are_decoded_again_if_they_differ_from_those_checked_first(tmp_pa
     assert (images != images[..., :1]).any((1, 2, 3)).sum() == 1
 
 
-def test_second_time_nothing_is_decoded(tmp_path: Path) -> None:
+def test_resident_images_are_read_from_the_cache(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets")
     data = open_data(str(root))
     first = data.train.resident((12, 12))
@@ -112,14 +112,14 @@ def test_writing_to_the_tensor_changes_no_cache(tmp_path: Path) -> None:
     assert torch.equal(train.resident((12, 12)), before)
 
 
-def test_sizes_are_kept_apart(tmp_path: Path) -> None:
+def test_sizes_have_separate_entries(tmp_path: Path) -> None:
     train = open_data(str(class_folder(tmp_path / "pets"))).train
     assert train.resident((12, 12)).shape[1] == 12
     assert train.resident((6, 6)).shape[1] == 6
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "header"])
-def test_damaged_entry_is_made_again(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_entry_is_computed_again(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     train = open_data(str(class_folder(tmp_path / "pets"))).train
     known = entries(".npy")
     first = train.resident((12, 12)).clone()
@@ -193,7 +193,7 @@ def test_changed_image_is_not_kept_under_the_old_name(tmp_path: Path) -> None:
     assert not entries(".tmp")
 
 
-def test_cache_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = class_folder(tmp_path / "pets")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path / "file" / "cache"))
@@ -201,7 +201,7 @@ def test_cache_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch
         open_data(str(root))
 
 
-def test_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = open_data(str(class_folder(tmp_path / "pets"))).train
     if not os.access("/dev/shm", os.W_OK) or os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize > 1e12:
         pytest.skip("no small file system to fill")
@@ -222,7 +222,7 @@ def test_array_that_fits_needs_no_cache() -> None:
     assert not entries(".npy")
 
 
-def test_array_that_is_resized_is_kept() -> None:
+def test_resized_array_is_cached() -> None:
     train = open_data("digits").train
     assert train.resident((16, 16)).shape == (1438, 16, 16, 1)
     assert len(entries(".npy")) == 1

@@ -110,7 +110,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_fork_server_imports_for_all_workers(tmp_path: Path) -> None:
+def test_a_fork_server_imports_once_for_all_workers(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(_WITH_A_SERVER)
     root = class_folder(tmp_path / "pets", n=8, size=30)
@@ -130,6 +130,6 @@ multiprocessing.set_start_method("spawn")
 """
 
 
-def test_opening_data_leaves_it_to_the_program_how_processes_start(tmp_path: Path) -> None:
+def test_opening_data_does_not_set_the_start_method(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", n=8, size=30)
     subprocess.run([sys.executable, "-c", _SETTLES_LATER, str(root)], check=True)

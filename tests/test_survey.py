@@ -1,4 +1,4 @@
-"""The look at every image: the same findings from files as from arrays, and taken once."""
+"""The check of all images: files and arrays give the same records, which are computed once."""
 
 import subprocess
 import sys
@@ -55,21 +55,23 @@ class Disk(FileStore):
         return self.root / "away" if row in self.away else super().path(row)
 
 
-def look(root: Path, away: Collection[int]) -> dict[str, list[bool]]:
-    seen = survey(Disk(root, [f"{i}.png" for i in range(4)], away), progress=False)[0]
-    return {field: seen[field].tolist() for field in ("bad", "unread")} | {"seen": (seen["height"] == 12).tolist()}
+def check(root: Path, away: Collection[int]) -> dict[str, list[bool]]:
+    records = survey(Disk(root, [f"{i}.png" for i in range(4)], away), progress=False)[0]
+    return {field: records[field].tolist() for field in ("bad", "unread")} | {
+        "checked": (records["height"] == 12).tolist()
+    }
 
 
-def test_image_that_could_not_be_read_is_looked_at_again(tmp_path: Path) -> None:
+def test_image_that_could_not_be_read_is_checked_again(tmp_path: Path) -> None:
     for i in range(4):
         (tmp_path / f"{i}.png").write_bytes(encoded(noise(i))[: 80 if i == 1 else None])
     damaged, whole = [False, True, False, False], [True, False, True, True]
-    at_first = look(tmp_path, away={0, 3})
+    at_first = check(tmp_path, away={0, 3})
     assert at_first == {"bad": [True, True, False, True], "unread": [True, False, False, True],
-                        "seen": [False, False, True, False]}  # fmt: skip
-    assert look(tmp_path, away={3})["bad"] == [False, True, False, True]
+                        "checked": [False, False, True, False]}  # fmt: skip
+    assert check(tmp_path, away={3})["bad"] == [False, True, False, True]
     for away in ((), range(4)):  # at last all is known, and nothing is read any more
-        assert look(tmp_path, away) == {"bad": damaged, "unread": [False] * 4, "seen": whole}
+        assert check(tmp_path, away) == {"bad": damaged, "unread": [False] * 4, "checked": whole}
 
 
 # A small file of many pixels, for which there is room until the limit is set.
@@ -81,25 +83,25 @@ from transnet.data.stores import FileStore
 from transnet.data.survey import survey
 root = Path(sys.argv[1])
 Image.new("RGB", (8000, 8000)).save(root / "0.png")
-def look():
-    seen = survey(FileStore(root, ["0.png"]), progress=False)[0][0]
-    print(seen["bad"], seen["unread"], seen["height"])
+def check():
+    records = survey(FileStore(root, ["0.png"]), progress=False)[0][0]
+    print(records["bad"], records["unread"], records["height"])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
-look()
+check()
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-look()
+check()
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory is used")
-def test_memory_that_was_short_is_not_held_against_the_image(tmp_path: Path) -> None:
+def test_image_is_checked_again_after_a_lack_of_memory(tmp_path: Path) -> None:
     words = [sys.executable, "-c", SHORT_OF_MEMORY, str(tmp_path)]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True True 0", "False False 8000"]
 
 
-def test_images_of_all_sizes_count_the_same(tmp_path: Path) -> None:
+def test_images_of_all_sizes_have_the_same_weight(tmp_path: Path) -> None:
     for i, side in enumerate((2, 20)):
         (tmp_path / f"{i}.png").write_bytes(encoded(np.full((side, side, 1), 255 * i, np.uint8)))
     mean, std = statistics(survey(FileStore(tmp_path, ["0.png", "1.png"]), progress=False)[0], 1)

@@ -179,7 +179,7 @@ def _encoded(files: dict[Path, "pq.ParquetFile"], column: str) -> Iterator[list[
 
 
 def _features(schema: "pa.Schema") -> Features:
-    """What Hugging Face's metadata tells about the columns."""
+    """What Hugging Face's metadata records about the columns."""
     try:
         found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         return {

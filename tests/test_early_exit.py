@@ -24,7 +24,7 @@ def x():
 
 
 def passes(net):
-    """How many images each pass of the backbone gets."""
+    """Record the number of images in each pass of the backbone."""
     sizes = []
     net.backbone.register_forward_hook(lambda module, args, output: sizes.append(len(args[0])))
     return sizes

@@ -101,12 +101,12 @@ def test_a_folder_without_weights_is_refused(tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A Hub of one's own: what the client sends and asks for, over real HTTP."""
-    asked = []
+    """A local Hub that records the client's requests, over real HTTP."""
+    requests = []
 
     class Hub(BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append(("GET", self.path))
+            requests.append(("GET", self.path))
             self.send_response(404)
             self.send_header("X-Error-Code", "RepoNotFound")
             self.send_header("Content-Length", "0")
@@ -116,7 +116,7 @@ def hub(monkeypatch, tmp_path):
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked.append(("POST", self.path, body))
+            requests.append(("POST", self.path, body))
             self.send_response(401)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -132,7 +132,7 @@ def hub(monkeypatch, tmp_path):
 
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
-    yield asked
+    yield requests
     server.shutdown()
     server.server_close()
 
@@ -152,7 +152,7 @@ def test_without_a_network_a_download_is_a_clear_error(monkeypatch, tmp_path):
         models.download("hf:owner/name", cache_dir=tmp_path)
 
 
-def test_pushing_asks_the_hub_for_the_repository(hub):
+def test_pushing_creates_the_repository_on_the_hub(hub):
     with pytest.raises(Exception, match="401"):
         SharedModel.from_run(digits_run()).push_to_hub("me/mine", token="hf_test")
     _, path, body = next(request for request in hub if request[0] == "POST")

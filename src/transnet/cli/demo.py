@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
+from transnet.arguments import argument
 from transnet.cli.options import parse
 from transnet.errors import ConfigError
 
@@ -24,7 +23,7 @@ class Options:
     """Share of the training images."""
     epochs: int = 60
     """Of each run."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    json: Annotated[str | None, argument(metavar="FILE")] = None
     """Write the figures, run by run, to this file too."""
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
+from transnet.arguments import Positional, argument
 from transnet.cli.options import make_folder, output_folder, parse
 from transnet.errors import ConfigError
 
@@ -24,7 +23,7 @@ class Options:
     Example: transnet evaluate runs/t2 --json
     """
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
+    runs: Annotated[Positional[tuple[str, ...]], argument(metavar="RUN…")]
     """Folders of finished runs."""
     data: str | None = None
     """Measure on this data set's test split instead of the run's own; it must have the same classes."""
@@ -32,7 +31,7 @@ class Options:
     """Which split; val where the run was trained with --val-fraction."""
     anytime: bool = False
     """Also measure accuracy and passes of early exit (`transnet predict --confidence`), without flip TTA."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    out: Annotated[str | None, argument(metavar="DIR")] = None
     """For --anytime: draw accuracy against passes in this folder, as anytime-RUN.svg."""
     device: str = "auto"
     """cpu, cuda, … auto: a GPU where there is one."""

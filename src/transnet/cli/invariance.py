@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import tyro
-
+from transnet.arguments import Positional, argument
 from transnet.cli.options import make_folder, output_folder, parse
 from transnet.errors import ConfigError
 
@@ -21,13 +20,13 @@ class Options:
     Example: transnet invariance runs/base runs/t2 runs/t3 --out figures
     """
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
+    runs: Annotated[Positional[tuple[str, ...]], argument(metavar="RUN…")]
     """Folders of finished runs."""
     group: str = "r0,r1,r2,r3"
     """Transforms other than r0 alone, completed to the group that they generate. All runs share one group."""
     measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
     """The score; l2 is the paper's."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    out: Annotated[str | None, argument(metavar="DIR")] = None
     """Folder for the figures (SVG, PDF, PNG) and their data (JSON)."""
     json: bool = False
     """Print JSON instead of a table."""

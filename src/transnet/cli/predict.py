@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
+from transnet.arguments import Positional, argument
 from transnet.cli.options import parse
 from transnet.errors import ConfigError
 
@@ -25,11 +24,11 @@ class Options:
     Example: transnet predict runs/t2 photos/ --confidence 0.9
     """
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    model: Annotated[Positional[str], argument(metavar="MODEL")]
     """The trained model."""
-    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE…")]
+    images: Annotated[Positional[tuple[str, ...]], argument(metavar="IMAGE…")]
     """Files, folders, globs; - reads one image from standard input."""
-    confidence: Annotated[str | None, tyro.conf.arg(metavar="0…1|auto")] = None
+    confidence: Annotated[str | None, argument(metavar="0…1|auto")] = None
     """Early exit: run the heads one by one, and stop when the class is preferred to its runner-up with this
     probability. auto: the lowest value that stays within 0.1 points of all heads on the run's validation split."""
     within: float | None = None
@@ -72,7 +71,7 @@ def _confidence(options: Options) -> "float | Target | None":
         return Target(**given)
     for name in given:
         raise ConfigError("only `confidence` auto uses it; add that, or leave it out", field=name)
-    # Parsed here, because for a union of types tyro's error names Python's types.
+    # Parsed here, because for a union of types the parser's error names Python's types.
     try:
         return None if options.confidence is None else float(options.confidence)
     except ValueError:

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import tyro
-
+from transnet.arguments import Positional, argument
 from transnet.cli.options import parse
 
 
@@ -18,9 +17,9 @@ class Options:
     Example: transnet prune runs/t2 --out models/better
     """
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    run: Annotated[Positional[str], argument(metavar="RUN")]
     """Folder of a finished run."""
-    out: Annotated[str, tyro.conf.arg(metavar="DIR")]
+    out: Annotated[str, argument(metavar="DIR")]
     """Folder to create."""
     head: str = "r0"
     """The head to keep. Any but r0 has its transform folded into the weights. best: the one with the lowest

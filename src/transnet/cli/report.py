@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
-import tyro
-
+from transnet.arguments import Positional, argument
 from transnet.cli.options import parse
 
 
@@ -19,7 +18,7 @@ class Options:
     Example: transnet report reproduced
     """
 
-    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
+    folder: Annotated[Positional[str], argument(metavar="DIR")]
     """Folder of a study: its runs/ holds finished runs."""
 
 

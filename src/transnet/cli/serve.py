@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
-import tyro
-
+from transnet.arguments import Positional, argument
 from transnet.cli.options import parse
 
 
@@ -18,7 +17,7 @@ class Options:
     Example: transnet serve runs/t2
     """
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    model: Annotated[Positional[str], argument(metavar="RUN")]
     """A run, or any model that transnet predict takes."""
     confidence: float = 0.9
     """The early-exit threshold that the page starts with."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any
 
-import tyro
-
+from transnet.arguments import REQUIRED, argument
 from transnet.cli.options import name_options, read
 from transnet.console import counted, say
 from transnet.errors import ConfigError
@@ -24,7 +23,7 @@ COMMON = (
 
 @dataclass(frozen=True)
 class Options(TrainConfig):  # noqa: D101 - the help is that of TrainConfig
-    config: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    config: Annotated[str | None, argument(metavar="FILE")] = None
     """A run's config.json, whose settings become the defaults. DATA can then be left out."""
 
 
@@ -75,7 +74,7 @@ def train_config(arguments: Sequence[str]) -> TrainConfig:
         base, required = read_config(selected["config"]), ("out",)
     else:
         base = TrainConfig.for_data(selected["data"], "", recipe=selected["recipe"])
-    defaults = {**vars(base), "config": None, "resume": False, **dict.fromkeys(required, tyro.MISSING)}
+    defaults = {**vars(base), "config": None, "resume": False, **dict.fromkeys(required, REQUIRED)}
     shown = COMMON if {"-h", "--help"} & set(arguments) else ()
     settings = read(Options, "train", ["--help"] if "--help" in words else words, defaults=defaults, shown=shown)
     if settings.pop("config") is not None and settings["recipe"] != base.recipe:

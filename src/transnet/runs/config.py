@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-import tyro
 from msgspec import Meta
 
+from transnet.arguments import Positional, argument
 from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError, FileError
 from transnet.runs.files import read_json
@@ -37,10 +37,10 @@ class TrainConfig:
     """
 
     data: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="DATA", help=f"A dataset's name ({' '.join(DATASETS)}), a folder or an .npz file."),
+        Positional[str],
+        argument(metavar="DATA", help=f"A dataset's name ({' '.join(DATASETS)}), a folder or an .npz file."),
     ]
-    out: Annotated[str, tyro.conf.arg(metavar="DIR")]
+    out: Annotated[str, argument(metavar="DIR")]
     """New folder for the run."""
     model: str | None = None
     """Network: resnet18-cifar, resnet8-small, …, timm:NAME or torchvision:NAME. None: depends on the data."""

@@ -12,8 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
+from transnet.arguments import Positional, argument
 from transnet.errors import ConfigError
 from transnet.runs import recipes
 from transnet.runs.config import TrainConfig, data_name, differences, from_dict
@@ -84,7 +83,7 @@ class Study:
     Example: transnet reproduce pruned --data cifar100 --seeds 3 --out reproduced
     """
 
-    target: Annotated[tyro.conf.Positional[Target], tyro.conf.arg(metavar="TARGET")]
+    target: Annotated[Positional[Target], argument(metavar="TARGET")]
     """pruned, full, ablation, ensembles, generalization, invariance, all of these, or taught."""
     data: str = "cifar100"
     """A data set's name, a folder or an .npz file, as for `transnet train`."""
@@ -98,7 +97,7 @@ class Study:
     """Backbone. None: the data set's default."""
     train_fraction: float = 1.0
     """Share of the training images to use."""
-    out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "reproduced"
+    out: Annotated[str, argument(metavar="DIR")] = "reproduced"
     """Folder of the study: runs/, logs/, figures/, report.html. Several data sets and recipes may share it."""
     on: Literal["here", "ray"] = "here"
     """here: processes of this machine. ray: a Ray cluster, with DIR on storage that all nodes share."""

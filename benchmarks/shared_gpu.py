@@ -25,7 +25,7 @@ import torch
 
 from environment import environment
 from transnet.data.augment import plan
-from transnet.runs.config import configured
+from transnet.runs.config import TrainConfig
 from transnet.study.cuda_mps import CONTROL, Service
 from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
@@ -35,7 +35,7 @@ from transnet.train.trainer import Trainer
 def work(args, batch, pipe):
     """A run that trains for as long as it is told, again and again."""
     small = {"model": "resnet8-small"} if args.quick else {}
-    config = configured(
+    config = TrainConfig.for_data(
         args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False, device=args.device,
         transforms="r0,r1", batch_size=batch, **small,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from environment import environment
-from transnet.runs.config import configured
+from transnet.runs.config import TrainConfig
 from transnet.train.trainer import train
 
 CANDIDATES = {
@@ -39,7 +39,7 @@ def main():
         row = {"candidate": name}
         for kind, transforms in (("base", "r0"), ("T2", "r0,r1")):
             with tempfile.TemporaryDirectory() as folder:
-                config = configured(
+                config = TrainConfig.for_data(
                     args.data, str(Path(folder) / "run"), transforms=transforms, epochs=args.epochs, val_fraction=0.1,
                     evaluate_every=0, tensorboard=False, device=args.device, **{**standard, **change},
                 )  # fmt: skip

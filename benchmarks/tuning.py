@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from environment import environment
-from transnet.runs.config import configured
+from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
 from transnet.study.execute import Here, execute
@@ -46,7 +46,7 @@ def planned(args: argparse.Namespace, candidates: Candidates, **common: Any) -> 
         longer = settings.pop("longer", 1)
         for seed in range(seeds):
             folder = f"{name.replace(' ', '_').replace(',', '-')}_seed{seed}"
-            config = configured(
+            config = TrainConfig.for_data(
                 Path(args.data).name, str(args.out / "runs" / folder), model=args.model, seed=seed,
                 epochs=args.epochs * longer, evaluate_every=0, checkpoint_every=10_000, tensorboard=False, resume=True,
                 device=args.device, **settings,

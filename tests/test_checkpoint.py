@@ -20,7 +20,7 @@ def tensors(step: int, n: int = 1000) -> dict[str, torch.Tensor]:
     return {"net.a": torch.full((n,), float(step)), "momentum.a": torch.full((3, 2), -float(step)).t()}
 
 
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+def test_a_checkpoint_loads_as_it_was_saved(tmp_path: Path) -> None:
     state = {"done": 7, "settings": {"name": "größe"}}
     save(tmp_path / "state", 7, tensors(7), state)
     found = load(tmp_path / "state")
@@ -31,7 +31,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert not found.damaged
 
 
-def test_without_any_there_is_none(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert load(tmp_path / "state") is None
     assert checkpoint.last_good(tmp_path / "state") == "none"
 
@@ -52,7 +52,7 @@ def test_no_partial_file_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
-def test_a_damaged_newest_is_passed_over_and_said(tmp_path: Path, name: str) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped_and_reported(tmp_path: Path, name: str) -> None:
     for step in (5, 10):
         save(tmp_path, step, tensors(step), {"done": step})
     file = tmp_path / "00000010" / name
@@ -64,7 +64,7 @@ def test_a_damaged_newest_is_passed_over_and_said(tmp_path: Path, name: str) -> 
     assert checkpoint.last_good(tmp_path).endswith("00000005")
 
 
-def test_what_was_written_after_the_point_of_return_is_dropped_not_the_good_ones(tmp_path: Path) -> None:
+def test_saving_deletes_later_damaged_checkpoints_and_keeps_good_ones(tmp_path: Path) -> None:
     for step in (5, 10):
         save(tmp_path, step, tensors(step), {"done": step})
     (tmp_path / "00000010" / "state.json").write_text("{}")
@@ -73,14 +73,14 @@ def test_what_was_written_after_the_point_of_return_is_dropped_not_the_good_ones
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000005", "00000007"]
 
 
-def test_a_manifest_of_another_checkpoint_does_not_do(tmp_path: Path) -> None:
+def test_a_manifest_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 5, tensors(5), {"done": 5})
     os.rename(tmp_path / "00000005", tmp_path / "00000009")
     with pytest.raises(CheckpointError, match="another checkpoint"):
         load(tmp_path)
 
 
-def test_where_all_are_damaged_the_error_names_them_and_says_what_to_do(tmp_path: Path) -> None:
+def test_if_all_are_damaged_the_error_names_each_and_the_remedy(tmp_path: Path) -> None:
     for step in (5, 10):
         save(tmp_path, step, tensors(step), {})
         (tmp_path / f"{step:08d}" / "tensors.safetensors").write_bytes(b"")
@@ -93,7 +93,7 @@ def _save_for_ever(folder: Path, first: int) -> None:
         save(folder, step, tensors(step, 20_000), {"done": step})
 
 
-def test_killed_while_saving_at_any_moment_the_newest_complete_one_loads(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_moment_of_saving_the_newest_complete_checkpoint_loads(tmp_path: Path) -> None:
     chance = random.Random(0)
     done = 0
     for _ in range(25):
@@ -114,7 +114,7 @@ def test_killed_while_saving_at_any_moment_the_newest_complete_one_loads(tmp_pat
     assert done > 25
 
 
-def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_a_clear_error(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint_and_a_clear_error(tmp_path: Path) -> None:
     file = images_file(tmp_path / "x.npz")
     wide = {"width": 600}
     run(file, tmp_path / "whole", plain(**wide))
@@ -202,7 +202,7 @@ def test_a_hundred_damaged_files_resume_to_the_same_end_or_are_refused(tmp_path:
     assert outcomes["refused"] >= 10
 
 
-def test_a_checkpoint_of_other_settings_is_refused_even_where_config_json_is_gone(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_is_refused_without_config_json_too(tmp_path: Path) -> None:
     file = images_file(tmp_path / "x.npz", n=60, test=6)
     stopped_run(file, tmp_path / "run", step=5, epochs=4)
     (tmp_path / "run" / "config.json").unlink()

@@ -216,8 +216,6 @@ def test_the_output_folder_is_checked_before_the_work(t2, tmp_path, capsys):
         assert said.out == ""
     assert main(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
     assert "--json: " in capsys.readouterr().err
-    assert main(["report", str(tmp_path), "--data", str(tmp_path / "nowhere")]) == 2
-    assert "--data: " in capsys.readouterr().err
 
 
 def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):

@@ -68,12 +68,12 @@ def test_result_json_is_what_train_returned_and_has_the_agreed_fields(data: Path
 # --------------------------------------------------------------------------------------------------------- the folder
 
 
-def test_files_can_be_read_by_whom_the_umask_allows(finished: Path) -> None:
+def test_files_have_the_permissions_of_the_umask(finished: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in finished.iterdir()}
     assert set(modes.values()) == {modes["config.json"]}
 
 
-def test_a_model_that_cannot_be_written_is_named_and_nothing_is_lost(
+def test_a_model_that_cannot_be_written_is_named_and_the_checkpoint_is_kept(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = safetensors.torch.save_file
@@ -94,7 +94,7 @@ def test_a_model_that_cannot_be_written_is_named_and_nothing_is_lost(
     assert result["test"]["full"]["n"] == 30
 
 
-def test_a_folder_whose_name_is_no_text_is_refused_before_training(data: Path, tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_utf8_is_refused_before_training(data: Path, tmp_path: Path) -> None:
     out = tmp_path / os.fsdecode(b"run\xff")
     with pytest.raises(TransnetError, match="is not UTF-8"):
         run(data, out)
@@ -108,7 +108,7 @@ def test_an_existing_folder_is_refused_without_resume(data: Path, copied: Path) 
     assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
 
 
-def test_an_empty_folder_will_do(data: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_accepted(data: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     run(data, tmp_path / "run", epochs=1)
     assert Run(tmp_path / "run").finished
@@ -126,7 +126,7 @@ def test_a_file_or_a_folder_of_something_else_is_never_touched(data: Path, tmp_p
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["thesis.tex"]
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_error(data: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_clear_error(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TransnetError, match="cannot be written"):
         run(data, tmp_path / "file" / "run")
@@ -143,7 +143,7 @@ def test_a_run_inside_its_data_is_refused(tmp_path: Path, out: str, resume: bool
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_beside_its_data_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_beside_its_data_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pets = class_folder(tmp_path / "pets", n=4)
     run(pets, tmp_path / "pets-run", epochs=1)
@@ -152,7 +152,7 @@ def test_a_run_beside_its_data_is_not(tmp_path: Path, monkeypatch: pytest.Monkey
     assert Run("digits/run").finished
 
 
-def test_resume_without_a_checkpoint_starts_anew(data: Path, tmp_path: Path, finished: Path) -> None:
+def test_resume_without_a_checkpoint_starts_from_the_beginning(data: Path, tmp_path: Path, finished: Path) -> None:
     run(data, tmp_path / "new", epochs=2, resume=True)
     assert weights(tmp_path / "new") == weights(finished)
     only_config = tmp_path / "killed early"
@@ -171,9 +171,7 @@ def test_a_run_killed_while_it_wrote_its_first_file_can_be_resumed(data: Path, t
     assert weights(tmp_path / "run") == weights(finished)
 
 
-def test_a_finished_run_returns_its_result_at_once_and_drops_what_is_left_of_its_state(
-    data: Path, copied: Path
-) -> None:
+def test_a_finished_run_returns_its_result_at_once_and_deletes_its_state(data: Path, copied: Path) -> None:
     (copied / "state").mkdir()
     before = {path.name: path.stat().st_mtime_ns for path in copied.iterdir() if path.is_file()}
     result = run(data, copied, epochs=2, resume=True)
@@ -195,7 +193,7 @@ def test_changed_settings_are_refused_with_their_names(data: Path, tmp_path: Pat
     assert "--seed" not in str(caught.value)
 
 
-def test_seconds_and_commit_are_those_of_all_processes_that_went_on(
+def test_seconds_and_commit_cover_all_processes_of_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
@@ -219,7 +217,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         run(file, tmp_path / "run", plain(), resume=True)
 
 
-def test_a_finished_run_is_not_taken_for_one_on_other_data_of_the_same_name(data: Path, copied: Path) -> None:
+def test_a_finished_run_does_not_match_other_data_of_the_same_name(data: Path, copied: Path) -> None:
     for place, seed in (("same", 0), ("other", 1)):
         (copied.parent / place).mkdir()
         images_file(copied.parent / place / "x.npz", n=90, test=30, seed=seed)
@@ -230,13 +228,13 @@ def test_a_finished_run_is_not_taken_for_one_on_other_data_of_the_same_name(data
     assert f"{str(data)!r} before, {other!r} now" in str(caught.value)
 
 
-def test_another_model_of_ones_own_is_refused(data: Path, tmp_path: Path) -> None:
+def test_resuming_with_another_custom_model_is_refused(data: Path, tmp_path: Path) -> None:
     stopped_run(data, tmp_path / "run", step=4)
     with pytest.raises(TransnetError, match="begun with another model"):
         run(data, tmp_path / "run", plain(width=7), resume=True)
 
 
-def test_config_json_runs_it_again(data: Path, finished: Path, tmp_path: Path) -> None:
+def test_config_json_repeats_the_run(data: Path, finished: Path, tmp_path: Path) -> None:
     content = json.loads((finished / "config.json").read_text())["train"]
     train(from_dict({**content, "out": str(tmp_path / "again")}), quiet=True)
     assert weights(tmp_path / "again") == weights(finished)
@@ -279,7 +277,7 @@ def test_a_loaded_run_measures_what_its_result_says(data: Path, tmp_path: Path, 
             assert ours[kind]["loss"] == pytest.approx(theirs[kind]["loss"], rel=1e-6)
 
 
-def test_a_model_of_ones_own_has_to_be_given_again(data: Path, tmp_path: Path) -> None:
+def test_a_custom_model_must_be_given_again(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "run", plain(), epochs=1)
     with pytest.raises(TransnetError, match=r"a model of your own; give it as load\(path, model=…\)"):
         load(tmp_path / "run")
@@ -289,7 +287,7 @@ def test_a_model_of_ones_own_has_to_be_given_again(data: Path, tmp_path: Path) -
         load(tmp_path / "run", model=plain(width=9))
 
 
-def test_hundred_damages_to_the_weights_are_all_noticed(copied: Path) -> None:
+def test_a_hundred_damaged_weight_files_are_all_refused(copied: Path) -> None:
     chance = random.Random(0)
     whole = (copied / "model.safetensors").read_bytes()
     for i in range(100):
@@ -303,7 +301,7 @@ def test_hundred_damages_to_the_weights_are_all_noticed(copied: Path) -> None:
             load(copied)
 
 
-def test_data_that_is_only_called_as_the_runs_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     for label in range(10):
         (folder / str(label)).mkdir(parents=True)
@@ -343,7 +341,7 @@ def test_data_is_found_beside_a_run_from_any_folder(tmp_path: Path, monkeypatch:
         evaluate_runs(["../runs/small"], device="cpu")
 
 
-def test_of_a_run_without_a_checkpoint_it_is_said_that_resuming_begins_anew(tmp_path: Path) -> None:
+def test_the_error_for_a_run_without_a_checkpoint_says_that_resume_starts_from_the_beginning(tmp_path: Path) -> None:
     file, out = images_file(tmp_path / "images.npz"), tmp_path / "run"
     with pytest.raises(TrainingError):
         train(settings(file, out, lr=1e30), quiet=True)
@@ -375,7 +373,7 @@ def test_a_damaged_config_json_is_a_clear_error(data: Path, copied: Path, conten
         run(data, copied, epochs=2, resume=True)
 
 
-def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, data: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_a_clear_error(tmp_path: Path, data: Path) -> None:
     with pytest.raises(TransnetError, match="is this the folder of a run"):
         load(tmp_path / "nowhere")
     with pytest.raises(TransnetError, match="is a file; give the folder of a run"):
@@ -385,13 +383,13 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, data: Path) -> None:
         load(tmp_path / "run", model=plain())
 
 
-def test_metrics_of_a_run_in_progress_leave_out_the_line_being_written(copied: Path) -> None:
+def test_metrics_leave_out_a_line_that_is_not_complete(copied: Path) -> None:
     with open(copied / "metrics.jsonl", "a") as file:
         file.write('{"epoch": 3, "lo')
     assert [entry.epoch for entry in Run(copied).metrics()] == [1, 2]
 
 
-def test_settings_that_were_changed_freely_are_written_down_at_resume(data: Path, tmp_path: Path) -> None:
+def test_settings_changed_at_resume_are_recorded(data: Path, tmp_path: Path) -> None:
     stopped_run(data, tmp_path / "run", step=4)
     run(data, tmp_path / "run", plain(), resume=True, checkpoint_every=2)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["checkpoint_every"] == 2

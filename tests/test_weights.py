@@ -21,7 +21,7 @@ def saved(path: Path, **changes) -> Path:
     return path
 
 
-def test_weights_come_back(tmp_path):
+def test_weights_load_as_they_were_saved(tmp_path):
     model = load_weights(saved(tmp_path / "w"), linear, "linear")
     assert torch.equal(model.weight, torch.ones(2, 3))
     assert not model.training
@@ -37,7 +37,7 @@ def test_weights_come_back(tmp_path):
         ({"weight": torch.full((2, 3), float("nan"))}, "'weight' holds NaN"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, changes, message):
+def test_a_tensor_that_does_not_fit_is_named(tmp_path, changes, message):
     with pytest.raises(TransnetError, match=message):
         load_weights(saved(tmp_path / "w", **changes), linear, "linear")
 
@@ -67,7 +67,7 @@ class Narrow(nn.Module):
         return self.fc(self.conv(x).mean((2, 3)))
 
 
-def test_a_folded_network_with_turned_kernels_comes_back(tmp_path):
+def test_a_folded_network_with_turned_kernels_loads(tmp_path):
     folded = fold(Narrow().eval(), "r1", 8)
     assert folded.conv.weight.shape == (4, 1, 3, 1)
     save_file(folded.state_dict(), tmp_path / "w")
@@ -83,7 +83,7 @@ def test_a_folded_network_with_turned_kernels_comes_back(tmp_path):
         load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
 
 
-def test_a_header_that_claims_too_much_is_not_read(tmp_path):
+def test_a_header_of_a_false_size_is_not_read(tmp_path):
     path = tmp_path / "w"
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", LONGEST_HEADER + 1))

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 from transnet.arguments import REQUIRED, argument
 from transnet.cli.options import name_options, read
@@ -68,12 +68,12 @@ def train_config(arguments: Sequence[str]) -> TrainConfig:
     """
     name_options(Options)
     words = ["--help" if word in ("-h", "--help-all") else word for word in arguments]
-    selected = _selected(words)
+    data, recipe, path = _selected(words)
     required: tuple[str, ...] = ("data", "out")
-    if selected["config"] is not None:
-        base, required = read_config(selected["config"]), ("out",)
+    if path is not None:
+        base, required = read_config(path), ("out",)
     else:
-        base = TrainConfig.for_data(selected["data"], "", recipe=selected["recipe"])
+        base = TrainConfig.for_data(data, "", recipe=recipe)
     defaults = {**vars(base), "config": None, "resume": False, **dict.fromkeys(required, REQUIRED)}
     shown = COMMON if {"-h", "--help"} & set(arguments) else ()
     settings = read(Options, "train", ["--help"] if "--help" in words else words, defaults=defaults, shown=shown)
@@ -82,13 +82,14 @@ def train_config(arguments: Sequence[str]) -> TrainConfig:
     return TrainConfig(**settings)
 
 
-def _selected(words: Sequence[str]) -> dict[str, Any]:
+def _selected(words: Sequence[str]) -> tuple[str, str, str | None]:
     """Parse the arguments for ``data``, ``recipe`` and ``config``."""
     defaults = {field.name: field.default for field in dataclasses.fields(Options)} | {"data": "", "out": ""}
     without_help = [word for word in words if word != "--help"]
     try:
-        return read(Options, "train", without_help, defaults=defaults)
+        found = read(Options, "train", without_help, defaults=defaults)
     except SystemExit:
         if len(without_help) == len(words):
             raise
-        return defaults  # the help is shown even if other arguments are wrong
+        found = defaults  # the help is shown even if other arguments are wrong
+    return found["data"], found["recipe"], found["config"]

@@ -173,7 +173,7 @@ class TrainConfig:
 
 
 @cache
-def _hints() -> dict[str, Any]:
+def _hints() -> dict[str, object]:
     return get_type_hints(TrainConfig, include_extras=True)
 
 

@@ -7,14 +7,14 @@ They may come from strangers, so every entry is checked before anything is built
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 from torch import nn
 
 from transnet import backbones, d4
 from transnet.data.decode import RULES
-from transnet.errors import FileError
+from transnet.errors import ConfigError, FileError
 from transnet.model import TransNet
 from transnet.runs.config import LARGEST_SIDE
 from transnet.runs.records import ChannelMeans, ChannelStds, ClassNames, RunSettings, Side, decode, encode
@@ -66,16 +66,16 @@ class Description:
     def __post_init__(self) -> None:
         if not _MODEL.fullmatch(self.model):
             known = f"{' '.join(backbones.NAMES)} timm:NAME torchvision:NAME"
-            raise ValueError(f"model is {self.model!r}; the name of a backbone is needed: {known}")
+            raise ConfigError(f"model is {self.model!r}; the name of a backbone is needed: {known}")
         if unknown := [name for name in self.transforms if name not in d4.NAMES]:
-            raise ValueError(f"transforms has an unknown {unknown[0]!r:.80}; known are {' '.join(d4.NAMES)}")
+            raise ConfigError(f"transforms has an unknown {unknown[0]!r:.80}; known are {' '.join(d4.NAMES)}")
         if self.kind == "pruned" and len(self.transforms) != 1:
-            raise ValueError(f"transforms has {len(self.transforms)} names; a pruned model has one")
+            raise ConfigError(f"transforms has {len(self.transforms)} names; a pruned model has one")
         if self.stored_size < self.image_size:
-            raise ValueError(f"stored_size is {self.stored_size}; at least image_size, {self.image_size}, is needed")
+            raise ConfigError(f"stored_size is {self.stored_size}; at least image_size, {self.image_size}, is needed")
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
-                raise ValueError(
+                raise ConfigError(
                     f"{key} has {len(values)} numbers; one for each of the {self.channels} channels is needed"
                 )
 
@@ -103,7 +103,7 @@ class Description:
                 )
         return decode(cls, content, source)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The content of an exported folder's ``config.json`` and of an ONNX file's metadata."""
         return {"schema": 1, **encode(self), "preprocessing": PREPROCESSING, "input": INPUT}
 

@@ -13,24 +13,26 @@ def table() -> str:
     """What early exit keeps of all heads' gain, and what it saves."""
     files = {f"{name}_h200.json": read(f"{name}_h200.json") for name in FILES}
     first = next(iter(files.values()))["runs"][0]
-    columns = ("networks", "first head %", "early exit %", "all heads %", "passes per image", "of the gain kept %",
-               "kept by each run %", "kept on validation images %")  # fmt: skip
-    speed = ("networks", *(f"{way}, images/s" for way in ("first head", "early exit", "all heads")))
+    columns = ("networks", "first head %", "early exit %", "all heads %", "passes per image", "of the gain kept %")
+    details = ("networks", "first head", "early exit", "all heads", "each run %", "validation %")
     rows = [
         (title(found), *(f"{100 * mean(found, way, 'accuracy'):.2f}" for way in WAYS),
-         f"{mean(found, 'anytime', 'passes'):.3f}", kept(found),
+         f"{mean(found, 'anytime', 'passes'):.3f}", kept(found))
+        for found in files.values()
+    ]  # fmt: skip
+    more = [
+        (title(found), *(f"{mean(found, way, 'images_per_second'):,.0f}" for way in WAYS),
          ", ".join(percent(run["share_of_gain_kept"]) for run in found["runs"]), on_validation(found))
         for found in files.values()
     ]  # fmt: skip
-    speeds = [
-        (title(found), *(f"{mean(found, way, 'images_per_second'):,.0f}" for way in WAYS)) for found in files.values()
-    ]
     return "\n\n".join([
         f"T3 runs on CIFAR-100. Of the training images, {first['n_val']:,} were cut off to set the threshold, for 1.38 "
         f"to 1.39 passes per image. The figures are those of the {first['n_test']:,} test images. All heads gain a few "
         "hundred images over the first head, so the share of the gain that is kept has a wide interval: 95 %, by "
         "bootstrap over the test images, for these networks and thresholds. It does not cover other seeds.",
-        grid(columns, rows), grid(speed, speeds),
+        grid(columns, rows),
+        "Images per second in the three ways, and the share of the gain that each run keeps and that is kept on the "
+        "validation images:", grid(details, more),
         "\n".join(f"- {title(found)}: {origin(found, name)}.{remark(found)}" for name, found in files.items()),
     ])  # fmt: skip
 
@@ -42,7 +44,7 @@ def title(found: dict[str, Any]) -> str:
         run["model"]: True, "pretrained": run.get("pretrained"),
         f"{run.get('image_size')}×{run.get('image_size')} pixels": run.get("image_size"),
         f"{run['epochs']} epochs": True, f"CutMix α {run['cutmix']:g}": run["cutmix"],
-        "no label smoothing": not run["label_smoothing"], "self-distilled": run["distillation"],
+        "no smoothing": not run["label_smoothing"], "self-distilled": run["distillation"],
         counted(len(found["runs"])): True,
     }  # fmt: skip
     return ", ".join(text for text, shown in parts.items() if shown)

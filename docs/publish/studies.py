@@ -25,10 +25,14 @@ ORDER = (
     "baseline", *(f"baseline, {m}× epochs" for m in (2, 3, 4)),
     "PT2", "PT2 self-distilled", "T2", "T2 self-distilled", "PT3", "T3", "PT4", "T4",
 )  # fmt: skip
-EQUAL = "to baseline at equal training compute"
+EQUAL = "at equal compute"
 READING = (
     "± is the standard error over n seeds. Differences are in points with Welch's 95 % interval; one that contains "
     "zero is not significant."
+)
+COMPUTE = (
+    "At equal compute: compared with the baseline at equal training compute, which has as many training passes as m "
+    "heads."
 )
 TABLES = ("pruned", "full", "unmirrored", "ablation", "ensembles", "generalization", "invariance", "invariance_layers",
           "invariance_steps", "taught", "differences")  # fmt: skip
@@ -90,7 +94,7 @@ def headline() -> str:
         others = (("base", flip), ("base-x2", longer_flip))
         gaps = [difference(values, accuracies(series.of(other), "pruned", by)) for other, by in others]
         rows.append((way, *map(cells.gap, gaps), *(cells.verdict(gaps[1]),), f"{gaps[1].n[0]} and {gaps[1].n[1]}"))
-    columns = ("trained with two heads", "to baseline", f"{EQUAL}, with as many passes per image", "it is", "n")
+    columns = ("trained with two heads", "to baseline", f"{EQUAL} and passes per image", "it is", "n")
     return (
         f"Points of accuracy gained on {title.partition(',')[0]} ({series.first.settings.model}):\n\n"
         f"{grid(columns, rows)}\n\n{READING} The baseline at equal training compute trains for twice the epochs; its "
@@ -121,8 +125,8 @@ def brief() -> str:
         beside.append((f"{name}, {n}", *(texts.get(key, "–") for key in names)))
         sources.append(f"{name}: {commits(one, where)}")
     return "\n\n".join([
-        f"{title}, tested on the image alone. PTm: trained with m heads, pruned to one. Tm: all m heads.",
-        grid(columns, rows),
+        f"{title}, tested on the image alone. PTm: trained with m heads, pruned to one. Tm: all m heads. "
+        f"{COMPUTE}", grid(columns, rows),
         "By the paper's test: flip TTA if training flips images. The paper's own numbers are in parentheses.",
         grid(("study", *names), beside), f"{'; '.join(sources)}.",
     ])  # fmt: skip
@@ -131,9 +135,9 @@ def brief() -> str:
 def overview() -> str:
     """Two tables of each study: as the paper tests, and on the image alone."""
     parts = [
-        f"{READING} With n = 2 the spread is hardly known. The paper's numbers are means ± standard error of 3 "
-        "repetitions. Seconds of training leave out start-up, compilation and evaluation; “2 at once” marks runs that "
-        "shared the device and so took longer."
+        f"{READING} {COMPUTE} With n = 2 the spread is hardly known. The paper's numbers are means ± standard error of "
+        "3 repetitions. Seconds of training leave out start-up, compilation and evaluation; “2 at once” marks runs "
+        "that shared the device and so took longer."
     ]
     columns = ("model", "accuracy %", "to baseline", EQUAL, "paper %", "training passes", "passes per image",
                "seconds of training")  # fmt: skip

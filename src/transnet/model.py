@@ -43,8 +43,7 @@ class TransNet(TimmConventions, nn.Module):
             ``("r0", "r0")`` is the paper's "Architecture only".
         heads: ``"separate"``, or ``"shared"`` for one g under all transforms (the paper's "Algorithm only").
         init: ``"fresh"`` initialises the heads randomly, ``"copy"`` as copies of the model's own head.
-        bn: ``"joint"`` takes batch-norm statistics over all copies of the batch, ``"separate"`` per transform,
-            as a loop of one forward per transform would (Alg. 1 to the letter).
+        bn: batch-norm statistics over all copies (``"joint"``) or per transform (``"separate"``, Alg. 1 to the letter).
         head: path of the last linear layer, such as ``"head.fc"``, if it cannot be found automatically.
         eval_output: what ``net(x)`` returns in evaluation mode: ``"full"`` for h_T(x), the mean of all heads' logits
             (B, K); ``"pruned"`` for the identity head alone (B, K), at one pass; ``"heads"`` for all logits (B, m, K).
@@ -69,7 +68,7 @@ class TransNet(TimmConventions, nn.Module):
         self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one if it has several names
         self.eval_output = eval_output
         self._bn = bn
-        self._checked = self._no_op_follows = self._compared = False
+        self._checked = self._no_op_follows = self._compared = False  # results of checks on the first batches
 
         self.backbone = copy_module(model)  # f: the model with its last layer taken out
         linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
@@ -82,9 +81,8 @@ class TransNet(TimmConventions, nn.Module):
             self.heads.append(g)
         if bn == "separate":
             split_statistics(self.backbone, len(self._names))
-        # Not self.train: the backbone may have layers in evaluation mode while it trains, such as frozen batch norm.
         self.heads.train(model.training)
-        self.training = model.training
+        self.training = model.training  # not self.train(), which would also set frozen layers of the backbone
 
     @property
     def transforms(self) -> tuple[str, ...]:
@@ -126,10 +124,10 @@ class TransNet(TimmConventions, nn.Module):
             features = self._features(torch.cat(copies) if len(copies) > 1 else copies[0])
         if not (self.training or inputs.traced(x) or self._compared):
             self._compared = warn_if_images_mix(self.backbone, copies[0])
-        parts = features.unflatten(0, (len(which), x.shape[0]))
+        features = features.unflatten(0, (len(which), x.shape[0]))  # (m, B, …): one part per copy
         if across:
-            return torch.stack([self._g(i)(parts) for i in which], dim=2).transpose(0, 1)
-        return torch.stack([self._g(which[j])(parts[j]) for j in range(len(which))], dim=1)
+            return torch.stack([self._g(i)(features) for i in which], dim=2).transpose(0, 1)
+        return torch.stack([self._g(i)(features[j]) for j, i in enumerate(which)], dim=1)
 
     def _transform(self, name: str, x: Tensor) -> Tensor:
         if name not in self._custom:
@@ -141,7 +139,7 @@ class TransNet(TimmConventions, nn.Module):
     def _features(self, x: Tensor) -> Tensor:
         """Return f(x). The first batch also shows whether the layer that was taken out was the model's last."""
         if inputs.traced(x) and not self._no_op_follows:
-            return boxed_features(self.backbone, self._head_paths[0], x)  # reading `_checked` would make it a guard
+            return boxed_features(self.backbone, self._head_paths[0], x)  # a compiler would guard on `_checked`
         if self._checked:
             return self.backbone(x)
         features, no_op_follows = first_features(self.backbone, self._head_paths[0], x)

@@ -13,8 +13,9 @@ from environment import environment
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
-from transnet.study.execute import Here, execute
-from transnet.study.plan import PlannedRun, Study
+from transnet.study.execute import Settings, execute
+from transnet.study.local import LocalProcesses
+from transnet.study.plan import PlannedRun
 from transnet.train.evaluate_runs import collect
 
 Candidates = Mapping[str, tuple[int, Mapping[str, Any]]]
@@ -57,7 +58,8 @@ def planned(args: argparse.Namespace, candidates: Candidates, **common: Any) -> 
 
 def judge(runs: list[PlannedRun], args: argparse.Namespace, file: str) -> None:
     """Train them, and write OUT/FILE with a row for each, and OUT/outputs with what their heads said."""
-    outcome = execute(runs, Here(Study("all", data=args.data, out=str(args.out), jobs=args.jobs, device=args.device)))
+    executor = LocalProcesses(args.out, device=args.device, jobs=args.jobs)
+    outcome = execute(runs, executor, Settings(str(args.out)))
     for name, error in outcome.failed.items():
         print(f"{name}: {error}")
     (args.out / "outputs").mkdir(exist_ok=True)

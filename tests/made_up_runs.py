@@ -15,12 +15,14 @@ from transnet.runs.records import (
     SplitSizes,
     encode,
 )
-from transnet.study.plan import KINDS
+from transnet.study.file import read_study
 from transnet.study.results import FinishedRun, Series
 
 CLEAR = {
     "base": [76.0, 76.2, 76.4], "t2": [79.0, 79.2, 79.4], "t3": [78.0, 78.3, 78.1], "base-x2": [77.0, 77.1, 77.3],
 }  # fmt: skip
+
+KINDS = read_study("kinds").variants
 
 
 def result(
@@ -36,8 +38,7 @@ def result(
         full: by how much all heads are better.
     """
     known = KINDS.get(kind)
-    transforms = known.transforms if known else "r0,r1"
-    names = transforms.split(",")
+    names = known.transforms if known else ("r0", "r1")
     cost = known.cost if known else len(names)
 
     def scores(percent: float, passes: int) -> Scores:
@@ -49,8 +50,8 @@ def result(
         data, ("a", "b"), 3, 32, 32, (0.5,) * 3, (0.2,) * 3, flip, 4, SplitSizes(500, 0, 100), (), "f"
     )
     settings = TrainConfig(
-        data=data, out=".", model=model, transforms=transforms, recipe=recipe, epochs=epochs * (cost // len(names)),  # type: ignore[arg-type]
-        lr=0.4, batch_size=512, train_fraction=train_fraction,
+        data=data, out=".", model=model, transforms=",".join(names), recipe=recipe,  # type: ignore[arg-type]
+        epochs=epochs * (cost // len(names)), lr=0.4, batch_size=512, train_fraction=train_fraction,
     )  # fmt: skip
     return Result(
         test=scores(accuracy - lower if flip else accuracy, 1), test_flip=scores(accuracy, 2) if flip else None,

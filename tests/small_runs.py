@@ -19,6 +19,7 @@ from torch import nn
 
 from transnet.runs.config import TrainConfig
 from transnet.runs.records import encode
+from transnet.study.file import Study, read_study
 from transnet.train.interrupt import Stopped
 from transnet.train.trainer import train
 
@@ -59,6 +60,12 @@ def weights(out: Path) -> str:
 
 def epochs_written(out: Path) -> list[int]:
     return [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def small_study(target: str = "invariance", *, seeds: int = 1, data: str = "digits", **train: Any) -> Study:
+    """A built-in study of digits with few images, one epoch per run by default."""
+    few = {"epochs": 1, "train_fraction": 0.1, "device": "cpu", "checkpoint_every": 1}
+    return read_study(target).changed(data=data, seeds=seeds, train={**few, **train})
 
 
 class Plain(nn.Module):

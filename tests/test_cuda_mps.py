@@ -14,14 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from small_runs import small_study
 from transnet.runs.folder import Run
-from transnet.study import cuda_mps as sharing
-from transnet.study import execute
-from transnet.study.execute import Here
-from transnet.study.plan import PlannedRun, Study, plan
-from transnet.study.reproduce import reproduce
-
-SMALL = {"data": "digits", "seeds": 1, "epochs": 1, "train_fraction": 0.1}
+from transnet.study import cuda_mps, local
+from transnet.study.execute import Settings, execute, run_study
+from transnet.study.local import LocalProcesses
+from transnet.study.plan import PlannedRun, plan
 
 
 @pytest.fixture
@@ -29,18 +27,18 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A control program that notes how it was called, and in which folder; the file of notes."""
     programs, notes = tmp_path / "programs", tmp_path / "notes"
     programs.mkdir()
-    script = programs / sharing.CONTROL
+    script = programs / cuda_mps.CONTROL
     script.write_text(f'#!/bin/sh\n[ "$1" = -d ] || set -- "$(cat)"\necho "$1 $CUDA_MPS_PIPE_DIRECTORY" >> {notes}\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    monkeypatch.setattr(sharing, "is_served", lambda: False)
-    monkeypatch.setattr(sharing, "_USE", "")  # what tries the GPU finds nothing wrong
+    monkeypatch.setattr(cuda_mps, "is_served", lambda: False)
+    monkeypatch.setattr(cuda_mps, "_USE", "")  # what tries the GPU finds nothing wrong
     return notes
 
 
 def test_the_service_gets_a_folder_and_ends_when_it_is_closed(control: Path) -> None:
-    service = sharing.start_service()
+    service = cuda_mps.start_service()
     assert service is not None
     folder = service.environment["CUDA_MPS_PIPE_DIRECTORY"]
     assert Path(folder).is_dir()
@@ -52,8 +50,8 @@ def test_the_service_gets_a_folder_and_ends_when_it_is_closed(control: Path) -> 
 
 def test_the_service_ends_with_a_process_that_is_killed(control: Path) -> None:
     code = (
-        "import time; from transnet.study import sharing\n"
-        "service = sharing.Service(); print('on', flush=True); time.sleep(60)"
+        "import time; from transnet.study import cuda_mps\n"
+        "service = cuda_mps.Service(); print('on', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -66,59 +64,57 @@ def test_the_service_ends_with_a_process_that_is_killed(control: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_service_through_which_no_gpu_can_be_used_is_ended(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_USE", "raise SystemExit(True)")
-    assert sharing.start_service() is None
+def test_a_service_that_cannot_reach_a_gpu_is_ended(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_mps, "_USE", "raise SystemExit(True)")
+    assert cuda_mps.start_service() is None
     assert [line.split()[0] for line in control.read_text().splitlines()] == ["-d", "quit"]
 
 
-def test_without_the_program_or_where_it_fails_there_is_no_service(
-    control: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = shutil.which(sharing.CONTROL)
+def test_there_is_no_service_if_the_program_is_missing_or_fails(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = shutil.which(cuda_mps.CONTROL)
     assert program is not None
     Path(program).write_text("#!/bin/sh\nexit 1\n")
-    assert sharing.start_service() is None
+    assert cuda_mps.start_service() is None
     monkeypatch.setenv("PATH", "")
-    assert sharing.start_service() is None
+    assert cuda_mps.start_service() is None
 
 
-def test_one_that_runs_already_is_used(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_runs_already_is_used(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/somewhere")
-    assert sharing.is_served()
-    assert sharing.start_service() is None
+    assert cuda_mps.is_served()
+    assert cuda_mps.start_service() is None
 
 
-def test_memory_that_cannot_be_told_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_memory_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert sharing.used_and_free("0") is None
+    assert cuda_mps.used_and_free("0") is None
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho '10240, 30720'\n")
     smi.chmod(0o755)
-    assert sharing.used_and_free("0") == (10240, 30720)
+    assert cuda_mps.used_and_free("0") == (10240, 30720)
 
 
-class OnGpus(Here):
+class OnGpus(LocalProcesses):
     """Two made-up GPUs; nothing is trained, so that only the choice of places is left."""
 
-    def __init__(self, study: Study) -> None:
-        super().__init__(study)
+    def __init__(self, out: Path, jobs: int | None = None) -> None:
+        super().__init__(out, jobs=jobs)
         self.started: list[tuple[str, str]] = []
 
     def start(self, run: PlannedRun) -> bool:
-        slot = self._free_slot(run)
-        if slot is None:
+        place = self._free_place(run)
+        if place is None:
             return False
-        self.started.append((run.kind, self._gpu(slot)))
+        self.started.append((run.kind, self._gpu(place)))
         metrics = Run(run.config.out).metrics_file
         metrics.parent.mkdir(parents=True, exist_ok=True)
-        self._running[run.name] = execute._Running(run, None, slot, time.time())  # type: ignore[arg-type]
+        self.running[run.name] = local.Running(run, None, place, time.time())  # type: ignore[arg-type]
         return True
 
     def train_an_epoch(self) -> None:
         """As if every run had."""
-        for running in self._running.values():
+        for running in self.running.values():
             metrics = Run(running.run.config.out).metrics_file
             metrics.write_text("{}\n")
             os.utime(metrics, (running.begun + 1, running.begun + 1))
@@ -128,21 +124,16 @@ class OnGpus(Here):
 def two_gpus(control: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, float] | None]:
     """What their memory is said to be."""
     memory: dict[str, tuple[float, float] | None] = {"0": (30, 70), "1": (30, 70)}
-    monkeypatch.setattr(execute, "_gpus", lambda device: ["0", "1"])
-    monkeypatch.setattr(execute, "used_and_free", memory.get)
-    monkeypatch.setattr(execute, "ASK_EVERY", 0.0)
+    monkeypatch.setattr(local, "gpus_for", lambda device: ["0", "1"])
+    monkeypatch.setattr(local, "used_and_free", memory.get)
+    monkeypatch.setattr(local, "ASK_EVERY", 0.0)
     return memory
 
 
-def study_of(out: Path, jobs: int | None = None) -> Study:
-    return Study("invariance", out=str(out), jobs=jobs, **SMALL)  # type: ignore[arg-type]
-
-
-def test_every_gpu_gets_a_run_first_and_a_second_when_memory_is_known_to_suffice(
+def test_every_gpu_gets_one_run_first_and_a_second_if_memory_suffices(
     two_gpus: dict[str, tuple[float, float] | None], tmp_path: Path
 ) -> None:
-    study = study_of(tmp_path)
-    place, runs = OnGpus(study), plan(study)
+    place, runs = OnGpus(tmp_path), plan(small_study(), tmp_path)
     assert [run.kind for run in runs] == ["t4", "t3", "t2", "base"]
     assert place.places == 4
     assert place.start(runs[0])
@@ -156,42 +147,41 @@ def test_every_gpu_gets_a_run_first_and_a_second_when_memory_is_known_to_suffice
     two_gpus["1"] = (30, 25)
     assert place.start(runs[2])
     assert place.started[-1] == ("t2", "1")
-    place._running.clear()
+    place.running.clear()
     place.close()
 
 
-def test_who_asks_for_several_at_once_gets_them(
+def test_given_jobs_are_started_without_asking_for_memory(
     two_gpus: dict[str, tuple[float, float] | None], tmp_path: Path
 ) -> None:
     two_gpus |= {"0": None, "1": None}
-    study = study_of(tmp_path, jobs=2)
-    place = OnGpus(study)
-    assert all(place.start(run) for run in plan(study))
+    place = OnGpus(tmp_path, jobs=2)
+    assert all(place.start(run) for run in plan(small_study(), tmp_path))
     assert [gpu for _, gpu in place.started] == ["0", "1", "0", "1"]
-    place._running.clear()
+    place.running.clear()
     place.close()
 
 
 def test_one_at_once_needs_no_service(two_gpus: object, control: Path, tmp_path: Path) -> None:
-    place = OnGpus(study_of(tmp_path, jobs=1))
+    place = OnGpus(tmp_path, jobs=1)
     assert place.places == 2
     place.close()
     assert not control.exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU that is there can be had")
-def test_a_gpu_that_cannot_be_had_is_an_error_and_not_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "_gpus", lambda device: ["0"])  # as if this process had seen one
-    study = study_of(tmp_path, jobs=1)
-    outcome = execute.execute(plan(study)[-1:], Here(study), quiet=True)
+def test_an_unusable_gpu_is_an_error_and_does_not_mean_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "gpus_for", lambda device: ["0"])  # as if this process had seen one
+    runs = plan(small_study(device="auto"), tmp_path)[-1:]
+    outcome = execute(runs, LocalProcesses(tmp_path, jobs=1), Settings(str(tmp_path), quiet=True))
     assert list(outcome.failed) == ["digits-fast-base-s0"]
     assert "no CUDA device" in outcome.failed["digits-fast-base-s0"]
 
 
 def test_a_run_has_not_trained_before_its_first_epoch(tmp_path: Path) -> None:
-    run = plan(study_of(tmp_path))[-1]
+    run = plan(small_study(), tmp_path)[-1]
     metrics = Run(run.config.out)
-    running = execute._Running(run, None, 0, time.time())  # type: ignore[arg-type]
+    running = local.Running(run, None, 0, time.time())  # type: ignore[arg-type]
     metrics.path.mkdir(parents=True)
     metrics.keep_metrics(0)
     assert not running.has_trained
@@ -204,33 +194,31 @@ def test_a_run_has_not_trained_before_its_first_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("visible", "there"), [("0,1", True), ("GPU-1b2c", True), ("1", False), ("2,3", False)])
-def test_the_service_is_not_started_where_it_would_count_the_gpus_anew(
+def test_the_service_is_not_started_if_it_would_number_the_gpus_differently(
     control: Path, monkeypatch: pytest.MonkeyPatch, visible: str, there: bool
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    service = sharing.start_service()
+    service = cuda_mps.start_service()
     assert (service is not None) == there
     if service:
         service.close()
 
 
-def test_a_study_s_runs_say_how_many_there_were_at_once(tmp_path: Path) -> None:
-    study = Study("invariance", out=str(tmp_path), jobs=2, device="cpu", **SMALL)  # type: ignore[arg-type]
-    reproduce(study, quiet=True)
-    assert {Run(run.config.out).result().at_once for run in plan(study)} == {2}
+def test_results_record_how_many_runs_shared_the_device(tmp_path: Path) -> None:
+    run_study(small_study(), Settings(str(tmp_path), jobs=2, quiet=True))
+    assert {Run(run.path).result().at_once for run in plan(small_study(), tmp_path)} == {2}
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_two_runs_share_it_and_the_service_ends(tmp_path: Path) -> None:
-    study = Study("invariance", out=str(tmp_path), model="resnet8-small", **SMALL)  # type: ignore[arg-type]
-    place = Here(study)
+    runs, place = plan(small_study(device="auto", model="resnet8-small"), tmp_path), LocalProcesses(tmp_path)
     service = place.service
     if service is None:
-        pytest.skip(f"{sharing.CONTROL} is not here, or does not start")
-    memory = sharing.used_and_free("0")
+        pytest.skip(f"{cuda_mps.CONTROL} is not here, or does not start")
+    memory = cuda_mps.used_and_free("0")
     assert memory is not None
     assert memory[1] > 0
-    outcome = execute.execute(plan(study), place, quiet=True)
+    outcome = execute(runs, place, Settings(str(tmp_path), quiet=True))
     assert not outcome.failed
     assert not Path(service.environment["CUDA_MPS_PIPE_DIRECTORY"]).exists()
-    assert {Run(run.config.out).result().at_once for run in plan(study)} == {2}
+    assert {Run(run.path).result().at_once for run in runs} == {2}

@@ -8,25 +8,26 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data_files import class_folder
-from small_runs import inherited_sigint, wait_for, workers
+from small_runs import inherited_sigint, small_study, wait_for, workers
 from transnet.data.parallel import workers_for
 from transnet.errors import ConfigError, DataError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
-from transnet.study.execute import Here, execute
-from transnet.study.plan import PlannedRun, Study, plan
-from transnet.study.progress import Overview
-from transnet.study.reproduce import reproduce
-from transnet.study.worker import TOLD
-
-SETTINGS = {"data": "digits", "seeds": 1, "train_fraction": 0.1, "device": "cpu"}
+from transnet.study.execute import Settings, execute, run_study
+from transnet.study.local import LocalProcesses
+from transnet.study.plan import PlannedRun, plan
+from transnet.study.progress import StudyProgress
+from transnet.study.results import read_runs
+from transnet.study.worker import Ended
 
 
 def scores(path: Path) -> Any:
@@ -53,65 +54,122 @@ def lines(path: Path) -> list[EpochEntry]:
     return Run(path).metrics()
 
 
-def test_a_study_finds_what_single_runs_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
+def test_a_study_equals_single_runs_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
     from transnet.train.trainer import train
 
-    study = Study("invariance", epochs=1, out=str(tmp_path / "study"), **SETTINGS)  # type: ignore[arg-type]
-    outcome, page = reproduce(study, quiet=True)
+    study, settings = small_study(), Settings(str(tmp_path / "study"), quiet=True)
+    outcome = run_study(study, settings)
     assert not outcome.failed
-    assert page is not None
-    runs = plan(study)
+    assert not outcome.stopped
+    runs = plan(study, settings.out)
     alone = next(run for run in runs if run.kind == "t2").config
     train(dataclasses.replace(alone, out=str(tmp_path / "alone")), quiet=True)
     assert scores(tmp_path / "alone") == scores(Path(alone.out))
-    before = {run.name: Run(run.config.out).result_file.stat().st_mtime_ns for run in runs}
-    reproduce(study, quiet=True)
-    assert {run.name: Run(run.config.out).result_file.stat().st_mtime_ns for run in runs} == before
+    before = {run.name: Run(run.path).result_file.stat().st_mtime_ns for run in runs}
+    run_study(study, settings)
+    assert {run.name: Run(run.path).result_file.stat().st_mtime_ns for run in runs} == before
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from transnet.cli import main as run
+    from transnet.cli import main
 
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits-fast-t3-s0").write_text("in the way")
     words = "reproduce invariance --data digits --seeds 1 --epochs 1 --train-fraction 0.1 --device cpu"
-    assert run([*words.split(), "--out", str(tmp_path)]) == 1
+    assert main([*words.split(), "--out", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert "digits-fast-t3-s0 failed" in said.err
-    assert "is a file; give a folder" in said.err
+    assert f"{tmp_path / 'runs' / 'digits-fast-t3-s0'} cannot be written" in said.err
     assert said.out.strip() == str(tmp_path / "report.html")
     for kind in ("base", "t2", "t4"):
         assert Run(tmp_path / "runs" / f"digits-fast-{kind}-s0").finished
     assert "digits-fast-t3-s0" in (tmp_path / "report.html").read_text()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    study = Study("taught", out=str(tmp_path / "file" / "study"), **SETTINGS)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"out: .*study cannot be made \(Not a directory\); give another folder"):
-        reproduce(study, quiet=True)
+    with pytest.raises(ConfigError) as caught:
+        run_study(small_study("distilled"), Settings(str(tmp_path / "file" / "study"), quiet=True))
+    assert caught.value.field == "out"
 
 
-def test_a_run_that_cannot_go_on_says_why_and_not_where_in_the_code(tmp_path: Path) -> None:
-    study = Study("taught", epochs=1, out=str(tmp_path), **SETTINGS)  # type: ignore[arg-type]
-    run = plan(study)[0]
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError) as caught:
+        run_study(small_study(), Settings(str(tmp_path), quiet=True))
+    assert caught.value.field == "out"
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_run_that_diverges_gives_its_reason_in_one_line(tmp_path: Path) -> None:
+    run = plan(small_study("distilled"), tmp_path)[0]
     ruined = dataclasses.replace(run, config=dataclasses.replace(run.config, lr=1e30))
-    (reason,) = execute([ruined], Here(study), quiet=True).failed.values()
+    outcome = execute([ruined], LocalProcesses(tmp_path, device="cpu"), Settings(str(tmp_path), quiet=True))
+    (reason,) = outcome.failed.values()
     assert re.match(r"the (loss is|weights are) ", reason)
 
 
 def test_a_process_that_dies_is_a_failure_with_its_signal(tmp_path: Path) -> None:
-    class Deadly(Here):
+    class Deadly(LocalProcesses):
         def start(self, run: PlannedRun) -> bool:
             begun = super().start(run)
             if begun and run.kind == "t4":
-                self._running[run.name].process.kill()
+                self.running[run.name].process.kill()
             return begun
 
-    study = Study("invariance", epochs=1, out=str(tmp_path), **SETTINGS)  # type: ignore[arg-type]
-    outcome = execute(plan(study), Deadly(study), quiet=True)
+    runs = plan(small_study(), tmp_path)
+    outcome = execute(runs, Deadly(tmp_path, device="cpu"), Settings(str(tmp_path), quiet=True))
     assert list(outcome.failed) == ["digits-fast-t4-s0"]
     assert "SIGKILL" in outcome.failed["digits-fast-t4-s0"]
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path) -> None:
+    runs = [run for run in plan(small_study(), tmp_path) if run.kind in ("base", "t2")]
+    held, begun = Run(runs[0].path), threading.Event()
+
+    def hold_until_the_other_is_finished() -> None:
+        held.acquire()
+        begun.set()
+        wait_for(lambda: runs[1].done)
+        held.release()
+
+    holder = threading.Thread(target=hold_until_the_other_is_finished)
+    holder.start()
+    begun.wait()
+    executor = LocalProcesses(tmp_path, device="cpu")
+    outcome = execute(runs, executor, Settings(str(tmp_path), quiet=True))
+    holder.join()
+    assert not outcome.failed
+    assert all(run.done for run in runs)
+
+
+def test_two_studies_on_one_folder_share_the_work(tmp_path: Path) -> None:
+    both = [begin(tmp_path, "--epochs", "6") for _ in range(2)]
+    for study in both:
+        _, output = study.communicate(timeout=120)
+        assert study.returncode == 0, output
+    for path in (tmp_path / "runs").iterdir():
+        assert [line.epoch for line in lines(path)] == list(range(1, 7))
+        assert (tmp_path / "logs" / f"{path.name}.log").read_text().count("warning") == 0
+
+
+def test_predictions_are_saved_and_saved_again_if_they_are_missing(tmp_path: Path) -> None:
+    study = dataclasses.replace(small_study("distilled"), save_predictions=True)
+    settings = Settings(str(tmp_path), quiet=True)
+    run_study(study, settings)
+    (series,) = read_runs(tmp_path)
+    for run in series.all_runs:
+        assert run.predictions is not None
+        assert run.predictions.heads == run.settings.names
+        accuracy = (run.predictions.scores.mean(1, np.float32).argmax(1) == run.predictions.labels).mean()
+        assert accuracy == pytest.approx(run.score("full").accuracy, abs=0.003)  # half precision
+    first, second = (run.path for run in series.of("t2") + series.of("base"))
+    (first / "predictions.npz").unlink()
+    for name in ("predictions.npz", "model.safetensors"):
+        (second / name).unlink()
+    assert not run_study(study, settings).failed
+    assert (first / "predictions.npz").exists()
+    assert not (second / "predictions.npz").exists()
 
 
 @pytest.mark.slow
@@ -145,7 +203,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     study.send_signal(signal.SIGINT)
     _, said = study.communicate(timeout=60)
     assert study.returncode == 1
-    assert b"The same command goes on from here" in said
+    assert b"The same command continues from here" in said
     assert b"Traceback" not in said
     assert not workers(tmp_path)
     begun = {path: lines(path) for path in (tmp_path / "runs").glob("*") if not Run(path).finished}
@@ -166,23 +224,22 @@ def test_a_run_that_is_stopped_before_it_trains_has_not_failed(tmp_path: Path, s
     assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
 
 
-def test_a_run_that_is_told_to_stop_as_its_process_begins_ends_without_a_word(
+def test_a_run_that_is_stopped_as_its_process_begins_ends_quietly(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    study = Study("invariance", epochs=1, out=str(tmp_path), jobs=4, **SETTINGS)  # type: ignore[arg-type]
-    place = Here(study)
-    for run in plan(study):
-        assert place.start(run)
-        os.kill(place._running[run.name].process.pid or 0, signal.SIGINT)  # before the process's own code listens
-    place.stop()
-    assert place.ended() == [(run.name, TOLD) for run in plan(study)]
-    place.close()
+    runs, executor = plan(small_study(), tmp_path), LocalProcesses(tmp_path, device="cpu", jobs=4)
+    for run in runs:
+        assert executor.start(run)
+        os.kill(executor.running[run.name].process.pid or 0, signal.SIGINT)  # before the process's own code listens
+    executor.stop()
+    assert executor.ended() == [Ended(run.name, stopped=True) for run in runs]
+    executor.close()
     assert "Traceback" not in capfd.readouterr().err
 
 
 _SIGINT_FIRST = """
 import multiprocessing, signal
-from transnet.study.execute import start_server
+from transnet.study.local import start_server
 
 def run():
     signal.raise_signal(signal.SIGINT)
@@ -216,7 +273,7 @@ def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp
     os.killpg(study.pid, signal.SIGTERM)
     _, said = study.communicate(timeout=60)
     assert study.returncode == 1
-    assert b"The same command goes on from here" in said
+    assert b"The same command continues from here" in said
     assert b"failed" not in said
     assert not workers(tmp_path)
     assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
@@ -224,46 +281,46 @@ def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp
         assert Run(path).finished or any(Run(path).state.glob("*/manifest.json")) or not lines(path)
 
 
-def test_data_that_is_not_there_is_said_once_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nosuch: no such name, folder or file"):
-        reproduce(Study("pruned", data="nosuch", out=str(tmp_path / "study"), device="cpu"), quiet=True)
+def test_missing_data_is_reported_once_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nosuch"):
+        run_study(small_study(data="nosuch"), Settings(str(tmp_path / "study"), quiet=True))
     assert not (tmp_path / "study").exists()
 
 
-def test_the_time_left_does_not_count_how_long_the_first_start_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = plan(Study("invariance", epochs=10, out=str(tmp_path), **SETTINGS))  # type: ignore[arg-type]
-    (base,) = (run for run in runs if run.kind == "base")
+def test_the_time_left_does_not_include_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base,) = (run for run in plan(small_study(epochs=10), tmp_path) if run.kind == "base")
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
-    overview = Overview([base], set(), shown=False)
-    metrics = Run(base.config.out).metrics_file
+    progress = StudyProgress([base], set(), shown=False)
+    metrics = Run(base.path).metrics_file
     metrics.parent.mkdir(parents=True)
-    assert overview.left() == "time left unknown"
+    assert progress.left() == "time left unknown"
     now += 60  # to start
     metrics.write_text("{}\n")
-    overview.refresh()
-    assert overview.left() == "time left unknown"
+    progress.refresh()
+    assert progress.left() == "time left unknown"
     now += 4
     metrics.write_text("{}\n" * 3)
-    assert overview.left() == "about 14 s left"  # two epochs in 4 seconds, seven to go
+    assert progress.left() == "about 14 s left"  # two epochs in 4 seconds, seven to go
 
 
 _ONE_RUN = """
 import sys
-from transnet.study.execute import Here, execute
-from transnet.study.plan import Study, plan
+from transnet.study.execute import Settings, execute
+from transnet.study.file import read_study
+from transnet.study.local import LocalProcesses
+from transnet.study.plan import plan
 
 if __name__ == "__main__":
-    settings = {"seeds": 1, "epochs": 1, "device": "cpu", "jobs": 1, "model": "resnet8-small"}
-    study = Study("pruned", data=sys.argv[1], out=sys.argv[2], **settings)
-    execute([run for run in plan(study) if run.kind == "base"], Here(study), quiet=True)
+    train = {"epochs": 1, "device": "cpu", "model": "resnet8-small"}
+    study = read_study("pruned").changed(data=sys.argv[1], seeds=1, train=train)
+    runs = [run for run in plan(study, sys.argv[2]) if run.kind == "base"]
+    execute(runs, LocalProcesses(sys.argv[2], device="cpu", jobs=1), Settings(sys.argv[2], quiet=True))
 """
 
 
 @pytest.mark.skipif(workers_for(600) == 0, reason="one core alone starts no workers")
-def test_what_decodes_a_runs_images_does_not_import_everything_anew(tmp_path: Path) -> None:
+def test_processes_that_decode_a_runs_images_import_torch_once(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(_ONE_RUN)
     data = class_folder(tmp_path / "pets", n=300, size=16)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from small_runs import images_file, inherited_sigint, wait_for
+from small_runs import images_file, inherited_sigint, small_study, wait_for
 from transnet.runs.folder import Run
-from transnet.study.execute import Here, execute
-from transnet.study.plan import Study, plan
+from transnet.study.execute import Settings, execute
+from transnet.study.local import LocalProcesses
+from transnet.study.plan import plan
+from transnet.study.ray import RayCluster
 
 ray = pytest.importorskip("ray")
 
@@ -39,19 +41,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def scores(folder: Path) -> dict[str, Any]:
     results = {path.name: Run(path).result() for path in (folder / "runs").iterdir()}
-    return {name: [result[part] for part in ("test", "train", "generalization")] for name, result in results.items()}
+    return {
+        name: [getattr(result, part) for part in ("test", "train", "generalization")]
+        for name, result in results.items()
+    }
 
 
 @pytest.mark.slow
-def test_a_node_dies_and_the_results_are_those_of_an_undisturbed_study(cluster: Any, tmp_path: Path) -> None:
-    from transnet.study.ray import Cluster
-
-    def study(name: str) -> Study:
-        return Study(
-            "invariance", data="digits", seeds=1, epochs=40, train_fraction=0.2, device="cpu", out=str(tmp_path / name)
-        )
-
-    disturbed = study("disturbed")
+def test_a_study_survives_the_death_of_a_node(cluster: Any, tmp_path: Path) -> None:
+    disturbed, calm = (
+        plan(small_study(epochs=40, train_fraction=0.2), tmp_path / name) for name in ("disturbed", "calm")
+    )
     killed: list[int] = []
 
     def kill_a_node() -> None:
@@ -64,44 +64,38 @@ def test_a_node_dies_and_the_results_are_those_of_an_undisturbed_study(cluster: 
 
     killer = threading.Thread(target=kill_a_node, daemon=True)
     killer.start()
-    outcome = execute(plan(disturbed), Cluster(disturbed), quiet=True)
+    outcome = execute(disturbed, RayCluster(device="cpu"), Settings(str(tmp_path / "disturbed"), quiet=True))
     killer.join(1)
     assert killed
     assert max(killed) < 40
     assert not outcome.failed
-    calm = study("calm")
-    assert not execute(plan(calm), Here(calm), quiet=True).failed
+    here = LocalProcesses(tmp_path / "calm", device="cpu")
+    assert not execute(calm, here, Settings(str(tmp_path / "calm"), quiet=True)).failed
     assert scores(tmp_path / "disturbed") == scores(tmp_path / "calm")
     for path in (tmp_path / "disturbed" / "runs").iterdir():
         assert [entry.epoch for entry in Run(path).metrics()] == list(range(1, 41))
 
 
 @pytest.mark.slow
-def test_a_run_s_own_error_is_not_tried_again(cluster: Any, tmp_path: Path) -> None:
-    from transnet.study.ray import Cluster
-
-    study = Study("invariance", data="digits", seeds=1, epochs=1, train_fraction=0.1, device="cpu", out=str(tmp_path))
+def test_an_error_of_the_run_itself_is_not_tried_again(cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits-fast-t2-s0").write_text("in the way")
-    outcome = execute(plan(study), Cluster(study), quiet=True)
+    outcome = execute(plan(small_study(), tmp_path), RayCluster(device="cpu"), Settings(str(tmp_path), quiet=True))
     assert list(outcome.failed) == ["digits-fast-t2-s0"]
-    assert "is a file; give a folder" in outcome.failed["digits-fast-t2-s0"]
+    assert "cannot be written" in outcome.failed["digits-fast-t2-s0"]
     assert sum(Run(path).finished for path in (tmp_path / "runs").iterdir()) == 3
 
 
 @pytest.mark.slow
-def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
-    from transnet.study.ray import Cluster
-
-    study = Study("invariance", data="digits", seeds=1, epochs=400, train_fraction=0.2, device="cpu", out=str(tmp_path))
-    place = Cluster(study)
-    for run in plan(study):
-        place.start(run)
+def test_stopping_saves_the_runs_that_train(cluster: Any, tmp_path: Path) -> None:
+    executor = RayCluster(device="cpu")
+    for run in plan(small_study(epochs=400, train_fraction=0.2), tmp_path):
+        executor.start(run)
     while not any(len(Run(path).metrics()) >= 3 for path in (tmp_path / "runs").glob("*")):
-        assert place.ended() == []
+        assert executor.ended() == []
         time.sleep(0.1)
-    place.stop()
-    place.close()
+    executor.stop()
+    executor.close()
     begun = [Run(path) for path in (tmp_path / "runs").iterdir()]
     assert 1 <= len(begun) < 4
     assert not any(run.finished for run in begun)
@@ -112,24 +106,21 @@ def test_stopping_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
 def test_stopping_reaches_a_run_before_it_trains_even_if_the_cluster_was_started_with_sigint_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transnet.study.ray import Cluster
-
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    study = Study("invariance", data="digits", seeds=1, epochs=400, device="cpu", out=str(tmp_path))
     with inherited_sigint(signal.SIG_IGN):
-        place = Cluster(study)
-    place.start(plan(study)[0])
-    wait_for(lambda: any((tmp_path / "logs").glob("*.lock")))  # its task has begun and still imports
-    place.stop()
-    place.close()
+        executor = RayCluster(device="cpu")
+    executor.start(plan(small_study(epochs=400), tmp_path)[0])
+    wait_for(lambda: any((tmp_path / "runs").glob("*/state/lock")))  # its task has begun and still imports
+    executor.stop()
+    executor.close()
     assert not any(Run(path).finished for path in (tmp_path / "runs").glob("*"))
 
 
 @pytest.mark.slow
-def test_data_is_found_where_the_study_stands(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transnet.study.ray import Cluster
-
+def test_data_is_found_in_the_folder_of_the_study(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images_file(tmp_path / "x.npz")
-    monkeypatch.chdir(tmp_path)  # the nodes stand elsewhere
-    study = Study("invariance", data="x.npz", model="resnet8-small", seeds=1, epochs=1, device="cpu", out="study")
-    assert not execute(plan(study), Cluster(study), quiet=True).failed
+    monkeypatch.chdir(tmp_path)  # the nodes have other working directories
+    runs = plan(small_study(data="x.npz", model="resnet8-small", train_fraction=1.0), "study")
+    assert not execute(runs, RayCluster(device="cpu"), Settings("study", quiet=True)).failed

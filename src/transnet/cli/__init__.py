@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "open a page to try a model: drop an image and see each head's prediction",
     "invariance": "measure how invariant the kernels of runs are, with figures",
     "reproduce": "train what a table or figure of the paper needs, and report it",
+    "study": "train the variants of a study file with several seeds, and report them",
     "report": "write the page of a study's finished runs",
     "demo": "compare TransNet with the baseline on scikit-learn's digits, in under two minutes",
 }

@@ -33,6 +33,8 @@ class Options:
     """Also measure accuracy and passes of early exit (`transnet predict --confidence`), without flip TTA."""
     out: Annotated[str | None, argument(metavar="DIR")] = None
     """For --anytime: draw accuracy against passes in this folder, as anytime-RUN.svg."""
+    save_predictions: bool = False
+    """Write each run's class scores on its test images to RUN/predictions.npz, for ensembles without the weights."""
     device: str = "auto"
     """cpu, cuda, … auto: a GPU where there is one."""
     json: bool = False
@@ -45,8 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     out = output_folder(options.out)
     if out and not options.anytime:
         raise ConfigError(f"{out} was given, but only `anytime` draws; add that, or leave it out", field="out")
+    if options.save_predictions and (options.data or options.split != "test"):
+        message = "only the scores on a run's own test images are saved; leave `data` and `split` out"
+        raise ConfigError(message, field="save_predictions")
     from transnet.train.class_report import imbalance_notes, print_classes, print_notes, zero_recall_notes
-    from transnet.train.evaluate_runs import evaluate_runs
+    from transnet.train.evaluate_runs import evaluate_runs, save_predictions
     from transnet.train.progress import print_anytime, print_scores
 
     results = evaluate_runs(
@@ -55,6 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     files = _draw(results, options.runs, make_folder(out)) if out else []
     if files:
         print("drawn: " + ", ".join(str(file) for file in files), file=sys.stderr)
+    for path in options.runs if options.save_predictions else ():
+        print(f"saved: {save_predictions(path, device=options.device)}", file=sys.stderr)
     split = {"test": "test", "val": "validation"}[options.split]
     if options.json:
         print(json.dumps(results, indent=1))

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -31,6 +32,10 @@ from transnet.runs.weights import load_weights
 
 CUSTOM = "custom"  # the name of a backbone that the user's own code passed in
 LOCK_TIMEOUT = 30.0  # seconds: the children of a killed process hold its lock for a few seconds more
+
+
+class RunInUse(ConfigError):
+    """Another process is training this run."""
 
 
 class Run:
@@ -133,7 +138,8 @@ class Run:
             timeout: seconds to wait for another process; None waits until it ends.
 
         Raises:
-            ConfigError: if the folder is still in use then, or cannot be created.
+            RunInUse: if the folder is still in use then.
+            ConfigError: if it cannot be created.
         """
         try:
             self.state.mkdir(parents=True, exist_ok=True)
@@ -144,11 +150,11 @@ class Run:
                 self._lock.acquire(timeout=0)
             except Timeout:
                 limit = "" if timeout is None else f" up to {timeout:g} s"
-                say(f"another process is training {self.path}; waiting{limit} for it to end")
+                say(f"another process is training {self.path}; waiting{limit} for it to end", shown=timeout != 0)
                 try:
                     self._lock.acquire(timeout=-1 if timeout is None else timeout, poll_interval=0.5)
                 except Timeout:
-                    raise ConfigError(
+                    raise RunInUse(
                         f"another process is training {self.path}; wait until it ends, or give another folder",
                         field="out",
                     ) from None
@@ -156,6 +162,11 @@ class Run:
     def release(self) -> None:
         """Undo one `acquire`."""
         self._lock.release()
+
+    @cached_property
+    def _lock(self) -> FileLock:
+        # One object per process and path. It releases the lock as soon as no `Run` refers to it any more.
+        return FileLock(self.state / "lock", is_singleton=True)
 
     def check_same(self, before: RunSettings, now: RunSettings) -> None:
         """Raise if a run was begun with other settings or other data."""

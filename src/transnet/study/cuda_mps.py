@@ -1,7 +1,8 @@
 """Several runs on one GPU at once.
 
-By itself a GPU gives each process slices of its time. Under NVIDIA's Multi-Process Service their kernels run side by
-side, and one run computes while the other waits for its host. `benchmarks/shared_gpu.py` measures both.
+Without further measures, a GPU gives each process slices of its time. Under NVIDIA's Multi-Process Service the kernels
+of several processes run side by side, so one run computes while another waits for its CPU. `benchmarks/shared_gpu.py`
+measures both.
 """
 
 import os
@@ -13,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
-AT_ONCE = 2  # runs on a GPU, where the service is there and the memory suffices
-SPARE = 1.25  # memory that must be free, in what the next run is expected to take
+AT_ONCE = 2  # runs on a GPU, if the service is available and the memory suffices
+SPARE = 1.25  # free memory that the next run needs, as a multiple of what it is expected to take
 
-# Waits until the process that started it is gone, however it ended, or closes the pipe; then ends the service.
+# Waits until the process that started it has ended or closed the pipe, then ends the service.
 _UNTIL_THE_END = 'cat > /dev/null; echo quit | "$0" > /dev/null 2>&1; rm -rf "$1"'
 
-# Begins to use the first GPU; by the driver alone, in a second where torch would take many.
+# Opens the first GPU through the driver alone, which takes a second; importing torch would take many.
 _USE = """
 import ctypes
 driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -28,10 +29,10 @@ raise SystemExit(bool(driver.cuInit(0) or driver.cuDevicePrimaryCtxRetain(ctypes
 
 
 class Service:
-    """The Multi-Process Service for the processes that get its ``environment``. It ends with this process.
+    """The Multi-Process Service for processes that are started with its ``environment``. It ends with this process.
 
     Raises:
-        OSError: where it does not start.
+        OSError: if it does not start.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Service:
         )
 
     def works(self) -> bool:
-        """Whether a process can use a GPU through it: it may start where it is not allowed to serve."""
+        """Whether a process can use a GPU through it. It may start although it is not allowed to serve."""
         environment = {**os.environ, **self.environment}
         try:
             subprocess.run([sys.executable, "-c", _USE], check=True, env=environment, capture_output=True, timeout=60)
@@ -60,7 +61,7 @@ class Service:
         return True
 
     def close(self) -> None:
-        """End it; to be called when no process uses it any more."""
+        """End it. Call this when no process uses it any more."""
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
         with suppress(subprocess.TimeoutExpired):  # it waits for its last client, which may hang in the driver
@@ -68,19 +69,19 @@ class Service:
 
 
 def is_served() -> bool:
-    """Whether someone else started the service, and all processes here use it."""
+    """Whether the service runs already, for all processes of this machine."""
     return bool(os.environ.get("CUDA_MPS_PIPE_DIRECTORY")) or Path("/tmp/nvidia-mps/control").exists()
 
 
 def _renumbers() -> bool:
-    """Whether the service would count the GPUs otherwise than its clients, which it hands on: from 0, what it sees."""
+    """Whether the service would number the GPUs differently from its clients: it numbers those it sees from 0."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     numbers = [name.strip() for name in visible if name.strip().isdigit()]
     return numbers != [str(i) for i in range(len(numbers))]
 
 
 def start_service() -> Service | None:
-    """The service for runs that share a GPU; None where one is not to be had or not needed."""
+    """Start the service for runs that share a GPU; None if it is unavailable or not needed."""
     if is_served() or shutil.which(CONTROL) is None or _renumbers():
         return None
     try:
@@ -94,15 +95,27 @@ def start_service() -> Service | None:
 
 
 def used_and_free(gpu: str) -> tuple[float, float] | None:
-    """A GPU's memory in MiB, of all processes; None where it cannot be told.
+    """A GPU's memory in MiB that all processes use, and that is free; None if it is unknown.
 
     Args:
         gpu: its number or UUID, as in ``CUDA_VISIBLE_DEVICES``.
     """
-    query = ["nvidia-smi", "-i", gpu, "--query-gpu=memory.used,memory.free", "--format=csv,noheader,nounits"]
+    answer = _query(gpu, "memory.used,memory.free")
     try:
-        told = subprocess.run(query, check=True, capture_output=True, text=True, timeout=30).stdout
-        used, free = told.split(",")
+        used, free = (answer or "").split(",")
         return float(used), float(free)
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except ValueError:
+        return None
+
+
+def gpu_name(gpu: str) -> str | None:
+    """A GPU's name as torch has it, without opening the device; None if it is unknown."""
+    return _query(gpu, "name")
+
+
+def _query(gpu: str, fields: str) -> str | None:
+    command = ["nvidia-smi", "-i", gpu, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return None

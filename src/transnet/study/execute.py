@@ -1,257 +1,246 @@
-"""Carry out a study's runs: several at once, in processes of this machine.
+"""Carry out a study's runs, several at once, on this machine or on a cluster.
 
-A run that fails is reported and the others go on. Ctrl-C lets every run finish its step and save; the next call goes
-on from there. A study that is killed loses at most the epochs in progress.
+A run that fails is reported and the others go on. Ctrl-C lets every run finish its step and save; the same command
+continues from there. A study that is killed loses at most the epochs in progress.
 """
 
-import dataclasses
 import math
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
+from transnet import backbones
+from transnet.console import say
+from transnet.data import open_data
+from transnet.data.catalog import NAMES
+from transnet.errors import ConfigError
 from transnet.runs.folder import Run
-from transnet.study.cuda_mps import AT_ONCE, SPARE, is_served, start_service, used_and_free
-from transnet.study.plan import PlannedRun, Study
-from transnet.study.progress import Overview
-from transnet.study.worker import STOPPED, TOLD, work
+from transnet.study.cuda_mps import gpu_name
+from transnet.study.estimate import Budget, Estimate, is_here
+from transnet.study.file import Study
+from transnet.study.local import LocalProcesses, gpus_for, start_server
+from transnet.study.plan import PlannedRun, plan, unplanned, write_notes
+from transnet.study.progress import StudyProgress
+from transnet.study.worker import Ended
+from transnet.train.device import find_device
+from transnet.train.distributed import World
+from transnet.train.evaluate_runs import own_data
 from transnet.train.interrupt import Interrupt
+from transnet.train.setup import check_apart
 
-LOOK_EVERY = 0.1  # seconds between looks at the runs
-ASK_EVERY = 2.0  # seconds between questions about memory
+POLL_EVERY = 0.1  # seconds
+CHOOSE_EVERY = 5.0  # seconds between looks at how long the runs take
+RETRY_EVERY = 5.0  # seconds, for a run that another process trains
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Where runs are carried out: this machine or a cluster."""
 
-    def start(self, run: PlannedRun) -> bool:
-        """Hand a run over; False where there is no room for it now."""
+    places: int
 
-    def ended(self) -> list[tuple[str, str | None]]:
-        """The runs that ended since the last call, each with its error, `TOLD` where it was stopped, or None."""
+    def start(self, run: PlannedRun) -> bool:
+        """Start a run; False if there is no room for it now."""
+
+    def ended(self) -> list[Ended]:
+        """The runs that ended since the last call."""
 
     def stop(self) -> None:
-        """Ask all runs to save and end, and wait for that."""
+        """Ask all runs to save and end, and wait until they have."""
 
     def close(self) -> None:
         """End whatever is still running."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How a study is carried out.
+
+    Attributes:
+        out: its folder.
+        on: processes of this machine, or a Ray cluster.
+        jobs: runs at once, on each GPU or on the CPU; None: as many as suit the machine.
+        budget: the time that it may take; None: as long as it needs.
+        quiet: print nothing.
+    """
+
+    out: str
+    on: Literal["here", "ray"] = "here"
+    jobs: int | None = None
+    budget: Budget | None = None
+    quiet: bool = False
+
+
 @dataclass
 class Outcome:
-    """How a study went."""
+    """How a study went.
+
+    Attributes:
+        failed: the error of every run that failed.
+        stopped: whether it was stopped before everything was done.
+        out_of_time: whether that was because the budget was used up.
+        seconds_left: training time that is left to do; None if it is unknown.
+    """
 
     failed: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
+    out_of_time: bool = False
+    seconds_left: float | None = 0.0
 
 
-def execute(runs: Sequence[PlannedRun], place: Place, *, quiet: bool = False) -> Outcome:
-    """Carry out all runs that are not finished yet."""
-    done = {run.name for run in runs if Run(run.config.out).finished}
-    waiting = [run for run in runs if run.name not in done]
-    outcome = Outcome()
-    left = len(waiting)
-    with Overview(runs, done, shown=not quiet) as overview, Interrupt() as interrupt:
-        try:
-            while left:
-                while waiting:
-                    begun = time.time()
-                    if not place.start(waiting[0]):
-                        break
-                    overview.started[waiting.pop(0).name] = begun
-                if interrupt.asked:
-                    overview.say("stopping: every run finishes its step and saves; Ctrl-C again to end at once")
-                    place.stop()
-                    outcome.stopped = True
-                for name, error in place.ended():
-                    left -= 1
-                    if error == TOLD:
-                        outcome.stopped = True
-                    else:
-                        overview.ended(name, error)
-                if interrupt.asked:
-                    break
-                overview.refresh()
-                if left:
-                    time.sleep(LOOK_EVERY)
-        finally:
-            place.close()
-        outcome.failed = overview.failed
+def run_study(study: Study, settings: Settings) -> Outcome:
+    """Check a study and its folder, then carry it out.
+
+    Raises:
+        ConfigError: if the study does not go with what the folder holds.
+        DataError: if its data is missing, or differs from what its finished runs were trained on.
+    """
+    if settings.on == "here":
+        start_server()  # before data is opened, which may need processes of its own
+    runs = prepare(study, settings)
+    try:
+        write_notes(study, runs, settings.out, failed=())
+    except OSError as error:
+        message = f"{settings.out} cannot be written ({error.strerror}); give another folder"
+        raise ConfigError(message, field="out") from None
+    for name in unplanned(settings.out):
+        say(f"note: {settings.out}/runs/{name} belongs to no study of this folder", shown=not settings.quiet)
+    outcome = execute(runs, _executor(study, settings), settings, estimate(study, runs))
+    write_notes(study, runs, settings.out, failed=outcome.failed)
     return outcome
 
 
-@dataclass(frozen=True)
-class _Running:
-    """A run in its process, in its place, since when."""
-
-    run: PlannedRun
-    process: BaseProcess
-    slot: int
-    begun: float
-
-    @property
-    def has_trained(self) -> bool:
-        """Whether an epoch is over since it began, after which it has all the memory that it needs."""
-        metrics = Run(self.run.config.out).metrics_file
-        return metrics.exists() and metrics.stat().st_mtime > self.begun
+def prepare(study: Study, settings: Settings) -> list[PlannedRun]:
+    """Plan a study's runs and check everything that would make all of them fail, before anything is written."""
+    _check_folder(Path(settings.out))
+    runs = plan(study, settings.out)
+    device = str(study.train.get("device", "auto"))
+    _check_data(study.data, runs, settings.on)
+    check_apart(settings.out, study.data)
+    if settings.on == "here":
+        find_device(device, World())
+        for model in {run.config.model for run in runs} - {None}:
+            backbones.create(str(model), num_classes=2)
+    return runs
 
 
-class Here:
-    """Processes of this machine, each with its share of the cores or its GPU.
+def estimate(study: Study, runs: Sequence[PlannedRun]) -> Estimate:
+    """Passes and minutes of a study's runs on this machine."""
+    gpus = gpus_for(str(study.train.get("device", "auto")))
+    return Estimate(runs, (gpu_name(gpus[0]) or "") if gpus else "CPU", open_data=True)
 
-    Without ``jobs`` a GPU takes `AT_ONCE` runs where NVIDIA's Multi-Process Service runs them side by side and its
-    memory has room for the second by what the first takes; otherwise one.
+
+def execute(
+    runs: Sequence[PlannedRun], executor: Executor, settings: Settings, speed: Estimate | None = None
+) -> Outcome:
+    """Carry out all runs that are not done yet.
 
     Args:
-        study: for its folder, ``jobs`` and ``device``.
+        runs: the planned runs.
+        executor: where they are carried out; it is closed afterwards.
+        settings: what the executor does not know.
+        speed: an estimate of the runs; needed with a budget.
     """
+    done = {run.name for run in runs if run.done}
+    waiting = [run for run in runs if run.name not in done]
+    queue = _Queue(waiting, settings.budget, speed)
+    outcome, running = Outcome(), 0
+    with StudyProgress(runs, done, shown=not settings.quiet) as progress, Interrupt() as interrupt:
+        try:
+            while queue.waiting or running:
+                for run in queue.next_runs():
+                    begun = time.time()
+                    if not executor.start(run):
+                        break
+                    progress.started[run.name] = begun
+                    queue.waiting.remove(run)
+                    running += 1
+                outcome.out_of_time = queue.out_of_time(running)
+                if stop := interrupt.asked or outcome.out_of_time:
+                    if running:
+                        progress.say("stopping: every run finishes its step and saves; Ctrl-C again ends them at once")
+                    executor.stop()
+                    outcome.stopped = True
+                for end in executor.ended():
+                    running -= 1
+                    if end.busy:
+                        progress.started.pop(end.name, None)
+                        queue.retry(next(run for run in runs if run.name == end.name))
+                    elif end.stopped:
+                        outcome.stopped = True
+                    else:
+                        progress.ended(end.name, end.error)
+                if stop:
+                    break
+                progress.refresh()
+                if queue.waiting or running:
+                    time.sleep(POLL_EVERY)
+        finally:
+            executor.close()
+        outcome.failed = progress.failed
+    if outcome.stopped and speed:
+        speed.refresh()
+        outcome.seconds_left = speed.left([run for run in runs if run.name not in outcome.failed], executor.places)
+    return outcome
 
-    def __init__(self, study: Study) -> None:
-        self.logs = Path(study.out) / "logs"
-        self.gpus = _gpus(study.device)
-        self.service = start_service() if self.gpus and study.jobs != 1 else None
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        at_once = study.jobs or (AT_ONCE if self.service or is_served() else 1)
-        self.places = len(self.gpus) * at_once if self.gpus else study.jobs or cores
-        self.asks_for_memory = bool(self.gpus) and study.jobs is None
-        # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
-        self.threads = max(cores // self.places, 1)
-        start_server()
-        self._processes = multiprocessing.get_context("forkserver")
-        self._running: dict[str, _Running] = {}
-        self._asked = -math.inf
 
-    def start(self, run: PlannedRun) -> bool:
-        """Start its process, where a place is free; what it says goes to ``logs/``."""
-        slot = self._free_slot(run)
-        if slot is None:
+class _Queue:
+    """The runs that wait, in the order in which they may start."""
+
+    def __init__(self, waiting: list[PlannedRun], budget: Budget | None, speed: Estimate | None) -> None:
+        self.waiting, self._budget, self._speed = waiting, budget, speed
+        self._allowed, self._chosen_at = waiting, -math.inf
+        self._not_before: dict[str, float] = {}
+        if budget and waiting:
+            assert speed is not None
+            budget.check(speed)
+
+    def next_runs(self) -> list[PlannedRun]:
+        """Those that may start now, in order."""
+        now = time.monotonic()
+        if not self._budget or not self._speed:
+            self._allowed = self.waiting
+        elif now - self._chosen_at > CHOOSE_EVERY:
+            self._speed.refresh()
+            self._allowed, self._chosen_at = self._budget.choose(self.waiting, self._speed), now
+        return [run for run in self._allowed if run in self.waiting and self._not_before.get(run.name, 0) <= now]
+
+    def retry(self, run: PlannedRun) -> None:
+        """Another process trains this run: look again later, because that process may be stopped."""
+        self._not_before[run.name] = time.monotonic() + RETRY_EVERY
+        self.waiting.append(run)
+
+    def out_of_time(self, running: int) -> bool:
+        """Whether the budget is used up, or too little is left to start any run."""
+        if not self._budget:
             return False
-        self.logs.mkdir(parents=True, exist_ok=True)
-        environment = {"OMP_NUM_THREADS": str(self.threads), **(self.service.environment if self.service else {})}
-        if len(self.gpus) > 1:
-            environment["CUDA_VISIBLE_DEVICES"] = self._gpu(slot)
-        at_once = self.places // max(len(self.gpus), 1)
-        config = run.config
-        if self.gpus and config.device == "auto":  # a GPU that is there, but cannot be had, must not mean the CPU
-            config = dataclasses.replace(config, device="cuda")
-        process = self._processes.Process(
-            target=work, args=(config, run.data, self._log(run.name), environment, self.threads, at_once)
-        )
-        begun = time.time()
-        process.start()
-        self._running[run.name] = _Running(run, process, slot, begun)
-        return True
-
-    def ended(self) -> list[tuple[str, str | None]]:
-        """The runs whose process ended."""
-        found: list[tuple[str, str | None]] = []
-        for name, running in list(self._running.items()):
-            status = running.process.exitcode
-            if status is not None:
-                del self._running[name]
-                running.process.join()
-                found.append((name, self._reason(name, status) if status else None))
-        return found
-
-    def stop(self) -> None:
-        """Ask every process to save and end."""
-        processes = [running.process for running in self._running.values()]
-        for process in processes:
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGINT)
-        for process in processes:
-            process.join()
-
-    def close(self) -> None:
-        """End every process that is left."""
-        for running in self._running.values():
-            running.process.kill()
-            running.process.join()
-        self._running.clear()
-        if self.service:
-            self.service.close()
-            self.service = None
-
-    def _gpu(self, slot: int) -> str:
-        return self.gpus[slot % len(self.gpus)]
-
-    def _free_slot(self, run: PlannedRun) -> int | None:
-        """The first free place that has room for the run: every GPU gets one run before any gets a second."""
-        free = sorted(set(range(self.places)) - {running.slot for running in self._running.values()})
-        return next((slot for slot in free if self._fits(run, slot)), None)
-
-    def _fits(self, run: PlannedRun, slot: int) -> bool:
-        """Whether the GPU has memory for it: by head, as much as those take that train there already."""
-        if not self.asks_for_memory:
-            return True
-        gpu = self._gpu(slot)
-        others = [other for other in self._running.values() if self._gpu(other.slot) == gpu]
-        if not others:
-            return True
-        if not all(other.has_trained for other in others) or time.monotonic() - self._asked < ASK_EVERY:
-            return False
-        self._asked = time.monotonic()
-        memory = used_and_free(gpu)
-        if memory is None:
-            return False
-        used, unused = memory
-        return unused >= SPARE * used * run.heads / sum(other.run.heads for other in others)
-
-    def _log(self, name: str) -> Path:
-        return self.logs / f"{name}.log"
-
-    def _reason(self, name: str, status: int) -> str:
-        log = self._log(name)
-        if status in (STOPPED, -signal.SIGTERM, -signal.SIGINT):  # the latter two before it began to train
-            return TOLD
-        if status < 0:
-            return f"its process was ended by signal {-status} ({signal.Signals(-status).name}); see {log}"
-        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-        return f"{lines[-1] if lines else f'exit status {status}'} (all of it in {log})"
+        return self._budget.left <= 0 or bool(self.waiting and not self._allowed and not running)
 
 
-def start_server() -> None:
-    """Start the process that forks the runs', where none runs yet.
+def _check_folder(out: Path) -> None:
+    """A study needs a folder of its own, not one with the files of a run or of anything else."""
+    ours = ("runs", "logs", "study.json")
+    if out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in ours):
+        raise ConfigError(f"{out} holds other files and no study; give a new folder, or that of a study", field="out")
 
-    It has imported everything already, which would take each run seconds. It ignores SIGTERM, because a scheduler
-    sends that to all processes of a job: the runs save and end, and the server must survive to report how they ended.
 
-    Each run's process starts with SIGINT blocked, and never ignored, until its own code handles the signal. If SIGINT
-    were not blocked, a run stopped that early would end with a traceback. If it were ignored, as under nohup, cron or
-    ``&`` in a script, the request would be lost and the run would train to its end.
-    """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["transnet.train.trainer", "timm", "torchvision", "sklearn.datasets"]
-    )
-    if threading.current_thread() is not threading.main_thread():
+def _check_data(data: str, runs: Sequence[PlannedRun], on: str) -> None:
+    """The finished runs must have been trained on the data that the others will see. Data that is gone is needed
+    only if runs are left to train."""
+    if on != "here":  # a cluster's nodes may have data that this machine does not have
         return
-    resource_tracker.ensure_running()  # else it is started along, and lets SIGINT through again
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    # A new program inherits which signals are blocked, ignored or at their default.
-    sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sigint = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, sigint)
-        signal.signal(signal.SIGTERM, sigterm)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    finished = [run for run in runs if Run(run.path).finished]
+    if len(finished) < len(runs) and data not in NAMES and not is_here(data):
+        open_data(data)  # raises what every run would raise
+    if finished and (len(finished) < len(runs) or is_here(data)):
+        own_data(finished[0].path, at=data)
 
 
-def _gpus(device: str) -> list[str]:
-    """Those to use, by number or UUID; none for a study on the CPU."""
-    if device == "cpu":
-        return []
-    import torch
+def _executor(study: Study, settings: Settings) -> Executor:
+    device = str(study.train.get("device", "auto"))
+    if settings.on == "here":
+        return LocalProcesses(settings.out, device=device, jobs=settings.jobs)
+    from transnet.study.ray import RayCluster
 
-    number = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))).split(",")[:number]
-    return [visible[int(device.partition(":")[2])]] if ":" in device else visible
+    return RayCluster(device=device, jobs=settings.jobs)

@@ -1,243 +1,175 @@
-"""What a table or figure needs: its runs, each with a folder of its own that all targets share.
+"""The runs that a study needs, each with a folder of its own.
 
-    OUT/runs/cifar100-fast-t2-s0        data set, recipe, kind, seed
+    OUT/runs/cifar100-fast-t2-s0        series, variant, seed
 
 Planning the same study twice gives the same folders, so a finished run is never trained again, and more seeds are
-only more folders. A run knows its data by name, not by place: a study can go on with them on another machine.
+only more folders. A run records its data's name and not its location, so a study can be continued with its finished
+runs on another machine.
 """
 
-import re
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-from transnet.arguments import Positional, argument
 from transnet.errors import ConfigError
-from transnet.runs import recipes
-from transnet.runs.config import TrainConfig, data_name, differences, from_dict
-
-Target = Literal["pruned", "full", "ablation", "ensembles", "generalization", "invariance", "taught", "all"]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A way to train: what it is called, pruned and with all its heads, and what differs from the base classifier."""
-
-    pruned: str
-    full: str
-    transforms: str
-    heads: Literal["separate", "shared"] = "separate"
-    epochs: int = 1  # times the base's
-    distillation: float = 0.0
-
-    @property
-    def cost(self) -> int:
-        """Training passes, in those of the base."""
-        return self.epochs * len(self.transforms.split(","))
-
-    @property
-    def title(self) -> str:
-        """For a run, which is both."""
-        return self.full if self.full == self.pruned else f"{self.full} / {self.pruned}"
-
-
-KINDS = {
-    "base": Kind("base", "base", "r0"),
-    "t2": Kind("PT2", "T2", "r0,r1"),
-    "t3": Kind("PT3", "T3", "r0,r1,r2"),
-    "t4": Kind("PT4", "T4", "r0,r1,r2,r3"),
-    "alg": Kind("Alg. only", "Alg. only", "r0,r1", heads="shared"),
-    "arch": Kind("Arch. only", "Arch. only", "r0,r0"),
-    # Equal compute: the base with as many training passes as T2, T3 and T4 take.
-    **{f"base-x{m}": Kind(f"base, {m}× epochs", f"base, {m}× epochs", "r0", epochs=m) for m in (2, 3, 4)},
-    # Beyond the paper: the identity head also learns what both say together.
-    "t2-taught": Kind("PT2 taught", "T2 taught", "r0,r1", distillation=1.0),
-}
-
-BY_HEADS = ("base", "t2", "t3", "t4")
-EQUAL = ("base-x2", "base-x3", "base-x4")
-TARGETS: dict[str, tuple[str, ...]] = {
-    "pruned": BY_HEADS + EQUAL,
-    "full": BY_HEADS + EQUAL,
-    "ablation": ("base", "alg", "arch", "t2", "base-x2"),
-    "ensembles": BY_HEADS,
-    "generalization": BY_HEADS + EQUAL,
-    "invariance": BY_HEADS,
-    "taught": ("base", "t2", "t2-taught", "base-x2"),
-}
-PAPER = tuple(target for target in TARGETS if target != "taught")
-MEMBERS = 4  # the largest ensemble of Fig. 3: so many runs it needs of each kind whose networks join in one
-MEMBERS_OF = {"base": "base", "PT2": "t2"}  # what the figure calls them, and their kind of run
-_NAME = re.compile(rf"(?P<group>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
-
-
-@dataclass(frozen=True)
-class Study:
-    """Train what a table or figure of the paper needs, and write the report: DIR/report.html.
-
-    pruned: Table 2. full: Table 3. ablation: Table 4. ensembles: Fig. 3. generalization: Fig. 4. invariance: Figs. 5
-    and 6. taught: beyond the paper, what the head that is kept gains by learning from the others too (--distillation).
-    Runs are shared between them. Calling it again goes on where it stopped; more seeds train only the new ones.
-
-    Example: transnet reproduce pruned --data cifar100 --seeds 3 --out reproduced
-    """
-
-    target: Annotated[Positional[Target], argument(metavar="TARGET")]
-    """pruned, full, ablation, ensembles, generalization, invariance, all of these, or taught."""
-    data: str = "cifar100"
-    """A data set's name, a folder or an .npz file, as for `transnet train`."""
-    seeds: int = 3
-    """Runs of each kind, seeds 0…N−1. Ensembles take four of base and T2, further seeds where weights are gone."""
-    epochs: int | None = None
-    """Of the base; the equal-compute base trains 2, 3 and 4 times as long. None: the recipe's."""
-    recipe: Literal["fast", "paper"] = "fast"
-    """Base and TransNet take the same."""
-    model: str | None = None
-    """Backbone. None: the data set's default."""
-    train_fraction: float = 1.0
-    """Share of the training images to use."""
-    out: Annotated[str, argument(metavar="DIR")] = "reproduced"
-    """Folder of the study: runs/, logs/, figures/, report.html. Several data sets and recipes may share it."""
-    on: Literal["here", "ray"] = "here"
-    """here: processes of this machine. ray: a Ray cluster, with DIR on storage that all nodes share."""
-    jobs: int | None = None
-    """Runs at once on each GPU, or on the CPU where there is none. None: 1 per CPU core; 1 per GPU, 2 where its memory
-    suffices and NVIDIA's Multi-Process Service lets them compute side by side."""
-    device: str = "auto"
-    """cpu or cuda. auto: a GPU where there is one."""
-    checkpoint_every: int = 1
-    """Epochs between checkpoints: what a killed study loses at most. Where an epoch takes under a second, saving after
-    each costs a good part of the time: take 20."""
-    evaluate_every: int = 1
-    """Epochs between looks at the test set, for the learning curves alone. On a GPU looks after every epoch can take a
-    tenth of the time; 0: at the end only, without curves."""
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "epochs", "jobs"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{value} was given; at least 1 is needed", field=name)
-        if self.on == "ray" and self.jobs and self.device == "cpu":
-            raise ConfigError(
-                "on Ray a run on the CPU takes one core; leave it out, or give `device` cuda", field="jobs"
-            )
-
-    @property
-    def group(self) -> str:
-        """What the study's runs have in common, as the first part of their names."""
-        name = data_name(self.data).removesuffix(".npz")
-        return re.sub(r"[^A-Za-z0-9_.]+", "_", name) + f"-{self.recipe}"
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The tables and figures asked for."""
-        return PAPER if self.target == "all" else (self.target,)
+from transnet.runs.config import TrainConfig, differences
+from transnet.runs.files import read_json, write_atomically
+from transnet.runs.folder import Run
+from transnet.runs.records import decode
+from transnet.study.file import Comparison, Study
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that a study needs."""
+    """A run that a study needs.
+
+    Attributes:
+        name: its folder's name.
+        kind: the variant's name.
+        seed: its seed.
+        config: its settings.
+        data: where its data is on this machine.
+        save_predictions: whether it leaves ``predictions.npz``.
+    """
 
     name: str
     kind: str
     seed: int
     config: TrainConfig
-    data: str  # where it lies here
+    data: str
+    save_predictions: bool = False
 
     @property
     def heads(self) -> int:
-        """Passes that an image takes in training."""
-        return len(self.config.transforms.split(","))
+        """Training passes per image and epoch."""
+        return len(self.config.names)
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return Path(self.config.out)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do. Predictions cannot be saved any more if the weights are gone."""
+        run = Run(self.path)
+        missing = self.save_predictions and run.model.exists() and not (self.path / "predictions.npz").exists()
+        return run.finished and not missing
 
 
-def plan(study: Study) -> list[PlannedRun]:
-    """The study's runs, seed by seed so that a first table stands early, the longest of each seed first.
+def plan(study: Study, out: str | Path) -> list[PlannedRun]:
+    """The study's runs, seed by seed so that a first table is complete early, the longest of each seed first.
 
     Raises:
-        ConfigError: where the folder holds runs of that name with other settings.
+        ConfigError: if the folder holds runs of these names, or a study of this name, with other settings.
     """
-    wanted = {(seed, kind) for target in study.targets for kind in TARGETS[target] for seed in range(study.seeds)}
-    if "ensembles" in study.targets:
-        wanted |= {(seed, kind) for seed in _members(study) for kind in MEMBERS_OF.values()}
-    order = sorted(wanted, key=lambda run: (run[0], -KINDS[run[1]].cost, run[1]))
-    runs = [
-        PlannedRun(_name(study, kind, seed), kind, seed, _config(study, kind, seed), study.data) for seed, kind in order
-    ]
-    for run in runs:
+    if not study.data:
+        raise ConfigError(f"{study.file} names no data; give it", field="data")
+    runs = []
+    for variant in study.variants.values():
+        for seed in study.seeds_of(variant):
+            name = f"{study.series}-{variant.name}-s{seed}"
+            config = study.config(variant, seed, str(Path(out) / "runs" / name))
+            runs.append(PlannedRun(name, variant.name, seed, config, study.data, study.save_predictions))
+    for run in sorted(runs, key=lambda run: run.config.epochs):  # settings that differ are reported of the shortest
         _check_settings(run)
-    return runs
-
-
-def _name(study: Study, kind: str, seed: int) -> str:
-    return f"{study.group}-{kind}-s{seed}"
-
-
-def _members(study: Study) -> range:
-    """The seeds of the networks that join in ensembles: the first four whose outputs can be had, or were averaged.
-
-    Of a study in stretches, runs may be finished whose weights are gone and which nobody asked before.
-    """
-    from transnet.report.measurement_cache import was_measured
-    from transnet.study.answers import can_answer
-
-    runs = Path(study.out) / "runs"
-    for first in count(0, MEMBERS):
-        seeds = range(first, first + MEMBERS)
-        names = {curve: [_name(study, kind, seed) for seed in seeds] for curve, kind in MEMBERS_OF.items()}
-        if all(
-            was_measured(Path(study.out), study.group, curve, members) or all(can_answer(runs / one) for one in members)
-            for curve, members in names.items()
-        ):
-            break
-    return seeds
-
-
-def parse_name(name: str) -> tuple[str, str, int] | None:
-    """A run folder's group, kind and seed; None for a folder that no study made."""
-    found = _NAME.fullmatch(name)
-    return (found["group"], found["kind"], int(found["seed"])) if found else None
-
-
-def _config(study: Study, kind: str, seed: int) -> TrainConfig:
-    settings: dict[str, Any] = recipes.settings(study.recipe, study.data)
-    epochs = study.epochs or settings.get("epochs") or TrainConfig.epochs
-    how = KINDS[kind]
-    out = Path(study.out) / "runs" / _name(study, kind, seed)
-    return from_dict(
-        {
-            **settings,
-            "data": data_name(study.data),
-            "out": str(out),
-            "model": study.model,
-            "transforms": how.transforms,
-            "heads": how.heads,
-            "distillation": how.distillation,
-            "seed": seed,
-            "epochs": epochs * how.epochs,
-            "train_fraction": study.train_fraction,
-            "device": study.device,
-            "checkpoint_every": study.checkpoint_every,
-            "evaluate_every": study.evaluate_every,
-            "tensorboard": False,
-            "resume": True,
-        }
-    )
+    _check_study(study, out)
+    return sorted(runs, key=lambda run: (run.seed, -run.heads * run.config.epochs, run.kind))
 
 
 def _check_settings(run: PlannedRun) -> None:
-    """Say it before anything is trained: one folder holds one set of settings per data set and recipe."""
-    from transnet.runs.folder import Run
-
-    folder = Run(run.config.out)
+    folder = Run(run.path)
     if not folder.config.exists():
         return
-    before, now = folder.settings().train, run.config
-    now = replace(now, model=now.model or before.model)
-    times = KINDS[run.kind].epochs
-    if before.epochs % times == 0:  # in the units that the user gives: epochs of the baseline
-        before, now = (replace(settings, epochs=settings.epochs // times) for settings in (before, now))
-    if found := differences(before, now):
+    before = folder.settings().train
+    if found := differences(before, replace(run.config, model=run.config.model or before.model)):
         raise ConfigError(
-            f"{folder.path} was begun with other settings: {'; '.join(found)}; give another `out`", field="out"
+            f"{folder.path} was begun with other settings: {'; '.join(found)}; give another folder", field="out"
         )
+
+
+# ---------------------------------------------------------------------------------------- what a folder's studies are
+
+
+@dataclass(frozen=True)
+class SeriesNote:
+    """What ``study.json`` keeps of a series of runs, because the runs themselves do not show it.
+
+    Attributes:
+        failed: runs that failed when the study was last carried out.
+        planned: the runs of all studies that share the series.
+        variants: the settings of each, with any seed.
+        compare: pairs of variants.
+    """
+
+    failed: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
+    variants: dict[str, TrainConfig] = field(default_factory=dict)
+    compare: tuple[Comparison, ...] = ()
+
+
+@dataclass(frozen=True)
+class _StudyNotes:
+    groups: dict[str, SeriesNote]
+
+
+def read_notes(out: str | Path) -> dict[str, SeriesNote]:
+    """The notes in a study's folder, by series."""
+    path = Path(out) / "study.json"
+    return decode(_StudyNotes, read_json(path, ""), str(path)).groups if path.exists() else {}
+
+
+@contextmanager
+def folder_lock(out: str | Path) -> Iterator[None]:
+    """Keep other processes from writing the same folder's notes or report meanwhile."""
+    from filelock import FileLock
+
+    lock = FileLock(Path(out) / "logs" / "study.lock")
+    with suppress(NotImplementedError, OSError):  # a file system without locks
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write_notes(study: Study, runs: Sequence[PlannedRun], out: str | Path, failed: Collection[str]) -> None:
+    """Add a study to its folder's notes."""
+    import msgspec
+
+    settings = {name: study.config(one, 0, "") for name, one in study.variants.items()}
+    path = Path(out) / "study.json"
+    (path.parent / "logs").mkdir(parents=True, exist_ok=True)
+    with folder_lock(out):
+        notes = read_notes(out)
+        before = notes.get(study.series, SeriesNote())
+        notes[study.series] = SeriesNote(
+            failed=tuple(failed),
+            planned=tuple(dict.fromkeys((*before.planned, *(run.name for run in runs)))),
+            variants={**before.variants, **settings},
+            compare=tuple(dict.fromkeys((*before.compare, *study.compare))),
+        )
+        content = msgspec.json.encode({"schema": 1, "groups": notes})
+        write_atomically(path, msgspec.json.format(content, indent=1))
+
+
+def unplanned(out: str | Path) -> list[str]:
+    """Names of the folders among a study's runs that no study has planned, for example copied or renamed ones."""
+    planned = {name for note in read_notes(out).values() for name in note.planned}
+    folders = (path for path in (Path(out) / "runs").glob("*") if path.is_dir())
+    return sorted(path.name for path in folders if planned and path.name not in planned)
+
+
+def _check_study(study: Study, out: str | Path) -> None:
+    """Refuse another study of the same name: its variants would be mixed up with those of the one before."""
+    before = read_notes(out).get(study.series, SeriesNote()).variants
+    for name, variant in study.variants.items():
+        if name not in before:
+            continue
+        if found := differences(before[name], study.config(variant, 0, "")):
+            raise ConfigError(
+                f"{out} holds a study {study.series} with other settings of {name}: {'; '.join(found)}; "
+                "give another folder, or rename the study file",
+                field="out",
+            )

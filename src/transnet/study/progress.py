@@ -1,93 +1,99 @@
-"""What a person sees of a study: all its runs at a glance in a terminal, a line for each that ends in a log file."""
+"""Progress display of a study: all runs at a glance in a terminal, otherwise a line for each run that ends."""
 
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
+from transnet.console import duration, say
+from transnet.runs.folder import Run
+from transnet.study.estimate import epochs_done
 from transnet.study.plan import PlannedRun
 
+if TYPE_CHECKING:
+    from rich.console import Group
 
-class Overview:
-    """Done, running, waiting and the time left, read from the runs' folders. Use it as a context manager.
+DRAW_EVERY = 0.5  # seconds
+
+
+class StudyProgress:
+    """Runs that are done, running and waiting, and the time left, read from their folders. A context manager.
 
     Args:
         runs: all of the study.
         done: names of those that were finished before.
-        shown: False to say nothing.
+        shown: False to print nothing.
     """
 
     def __init__(self, runs: Sequence[PlannedRun], done: set[str], *, shown: bool = True) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
         self.runs, self.done = {run.name: run for run in runs}, set(done)
         self.failed: dict[str, str] = {}
         self.started: dict[str, float] = {}
         self.shown = shown
         self._before = self._work()
-        self._first: tuple[float, float] | None = None  # when work was first seen to be done, and how much
+        self._first: tuple[float, float] | None = None  # when progress was first seen, and how much work was done then
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self._tty = shown and sys.stderr.isatty()
         self._drawn = 0.0
 
-    def __enter__(self) -> "Overview":
+    def __enter__(self) -> "StudyProgress":
         if self._tty:
             self._live.start()
-        if self.shown and self.done:
+        if self.done:
             self.say(f"{len(self.done)} of {len(self.runs)} runs were finished before")
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._tty:
             self._live.stop()
 
     def say(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line above the display."""
         if self._tty:
             self._live.console.print(message, highlight=False)
-        elif self.shown:
-            print(message, file=sys.stderr, flush=True)
-
-    def ended(self, name: str, error: str | None) -> None:
-        """A run has finished, or failed with that error."""
-        begun = self.started.pop(name, None)
-        took = f" in {_duration(time.time() - begun)}" if begun else ""
-        if error is None:
-            self.done.add(name)
-            self.say(f"{name} finished{took} ({len(self.done)} of {len(self.runs)}, {self.left()})")
         else:
+            say(message, shown=self.shown)
+
+    def ended(self, name: str, error: str = "") -> None:
+        """Report a run that has finished, or failed with that error."""
+        begun = self.started.pop(name, None)
+        time_taken = f" in {duration(time.time() - begun)}" if begun else ""
+        if error:
             self.failed[name] = error
-            self.say(f"{name} failed{took}: {error}")
+            self.say(f"{name} failed{time_taken}: {error}")
+        else:
+            self.done.add(name)
+            self.say(f"{name} finished{time_taken} ({len(self.done)} of {len(self.runs)}, {self.left()})")
 
     def refresh(self) -> None:
-        """Draw it anew, a few times a second at most."""
-        if time.monotonic() - self._drawn > 0.5:
+        """Draw again, at most a few times per second."""
+        if time.monotonic() - self._drawn > DRAW_EVERY:
             self._drawn = time.monotonic()
             if self._tty:
                 self._live.update(self._draw(), refresh=True)
             elif self._first is None:
                 self._note(self._work())
 
-    def running(self) -> list[str]:
-        """The runs that write: on a cluster a run may be handed over and still wait for a place."""
-        return [name for name, begun in self.started.items() if self._written_since(name, begun)]
-
     def left(self) -> str:
-        """The time left at the pace since work began to be done, in words; how long the first start took is no pace."""
+        """The time left at the pace since the first progress, in words. Starting up does not count."""
         work = self._work()
         self._note(work)
         since, before = self._first or (time.time(), work)
         total = sum(_size(run) for name, run in self.runs.items() if name not in self.failed)
         pace = (work - before) / max(time.time() - since, 1e-9)
-        return f"about {_duration((total - work) / pace)} left" if pace > 0 else "time left unknown"
+        return f"about {duration((total - work) / pace)} left" if pace > 0 else "time left unknown"
 
-    def _draw(self) -> Group:
-        running = self.running()
+    def _draw(self) -> "Group":
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        # On a cluster a run may have been handed over and still wait for a free node.
+        running = [name for name, begun in self.started.items() if self._written_since(name, begun)]
         waiting = len(self.runs) - len(self.done) - len(self.failed) - len(running)
         failed = f"   [red]failed {len(self.failed)}[/red]" if self.failed else ""
         head = Text.from_markup(
@@ -97,7 +103,7 @@ class Overview:
         table = Table.grid(padding=(0, 2))
         for name in running:
             run = self.runs[name]
-            epochs = _epochs(run)
+            epochs = epochs_done(run)
             bar = ProgressBar(total=run.config.epochs, completed=epochs, width=24)
             table.add_row(name, bar, f"epoch {epochs} of {run.config.epochs}")
         return Group(head, table)
@@ -108,31 +114,16 @@ class Overview:
 
     def _work(self) -> float:
         return sum(
-            _size(run) if name in self.done else _epochs(run) * run.heads
+            _size(run) if name in self.done else epochs_done(run) * run.heads
             for name, run in self.runs.items()
             if name not in self.failed
         )
 
     def _written_since(self, name: str, begun: float) -> bool:
-        folder = Path(self.runs[name].config.out)
-        files = (folder / "config.json", folder / "metrics.jsonl")
+        run = Run(self.runs[name].path)
+        files = (run.config, run.metrics_file)
         return any(file.exists() and file.stat().st_mtime >= begun - 1 for file in files)
-
-
-def _epochs(run: PlannedRun) -> int:
-    try:
-        return (Path(run.config.out) / "metrics.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 def _size(run: PlannedRun) -> int:
     return run.config.epochs * run.heads
-
-
-def _duration(seconds: float) -> str:
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minute:02d} min"
-    return f"{minute} min {second:02d} s" if minute else f"{second} s"

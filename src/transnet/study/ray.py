@@ -1,7 +1,7 @@
 """A study on a Ray cluster (extra ``cluster``): a run is a task, with a GPU or a core of its own.
 
-The study's folder must lie on storage that all nodes share, and ``transnet`` must be installed on them. When a
-worker or its node dies, Ray gives the task to another, which goes on from the run's last checkpoint.
+The study's folder must be on storage that all nodes share, and ``transnet`` must be installed on them. If a worker or
+its node dies, Ray gives the task to another one, which continues from the run's last checkpoint.
 
     ray start --head; transnet reproduce pruned --data cifar100 --out /shared/cifar100 --on ray
 """
@@ -9,64 +9,69 @@ worker or its node dies, Ray gives the task to another, which goes on from the r
 import dataclasses
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 from transnet.data.catalog import NAMES
-from transnet.errors import ConfigError
-from transnet.runs.config import TrainConfig
-from transnet.study.plan import PlannedRun, Study
-from transnet.study.worker import TOLD, train_alone
+from transnet.errors import ConfigError, OperationError, TransnetError
+from transnet.study.plan import PlannedRun
+from transnet.study.worker import Ended, train_run
 
 RETRIES = 10  # deaths of a worker or node that a run survives
+WAIT_FOR_LOCK = 60.0  # seconds, for the process on a node that only seemed dead
 
 
-class Cluster:
+class RayCluster:
     """The cluster at ``RAY_ADDRESS``, the one this machine is part of, or else a new one of this machine alone.
 
     Args:
-        study: for ``jobs`` (runs that share a GPU) and ``device``.
+        device: as for `transnet train`.
+        jobs: runs that share a GPU; None: one.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, *, device: str = "auto", jobs: int | None = None) -> None:
         try:
             import ray
         except ImportError:
-            raise ConfigError("`on` ray: Ray is not installed; pip install ray") from None
+            raise ConfigError("ray was given, but Ray is not installed; pip install ray", field="on") from None
         self._ray = ray
         self._own = not ray.is_initialized()
         if self._own:
             ray.init(log_to_driver=False, configure_logging=False)
-        gpus = ray.cluster_resources().get("GPU", 0) if study.device != "cpu" else 0
-        if study.device.startswith("cuda") and not gpus:
-            raise ConfigError("cuda was given; no node of the cluster has a GPU", field="device")
-        self._at_once = study.jobs or 1 if gpus else 1
+        resources = ray.cluster_resources()
+        gpus = resources.get("GPU", 0) if device != "cpu" else 0
+        if device.startswith("cuda") and not gpus:
+            raise ConfigError(f"{device} was given; no node of the cluster has a GPU", field="device")
+        self._at_once = jobs or 1 if gpus else 1
+        self.places = max(int(gpus * self._at_once if gpus else resources.get("CPU", 1)), 1)
         needs = {"num_gpus": 1 / self._at_once, "num_cpus": 1} if gpus else {"num_cpus": 1}
-        # An error of the run itself would come again; only deaths are tried again.
+        # An error of the run itself would come again, so only deaths are tried again.
         self._task = ray.remote(max_retries=RETRIES, retry_exceptions=False, **needs)(_train)
         self._waiting: dict[Any, str] = {}
 
     def start(self, run: PlannedRun) -> bool:
-        """Hand the run to Ray, at once: it keeps the queue, and a cluster that grows wants to see it."""
-        config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
+        """Hand the run to Ray at once: it keeps the queue, and a cluster that grows needs to see all of it."""
         data = os.path.expanduser(run.data)
         if run.data not in NAMES and os.path.exists(data):
-            data = os.path.abspath(data)  # Ray's processes stand in other folders
-        self._waiting[self._task.remote(config, data, self._at_once)] = run.name
+            data = os.path.abspath(data)  # Ray's processes have other working directories
+        config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
+        given = dataclasses.replace(run, config=config, data=data)
+        self._waiting[self._task.remote(given, self._at_once)] = run.name
         return True
 
-    def ended(self) -> list[tuple[str, str | None]]:
+    def ended(self) -> list[Ended]:
         """The tasks that ended."""
         if not self._waiting:
             return []
         ready, _ = self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=0)
-        found: list[tuple[str, str | None]] = []
+        found = []
         for task in ready:
             name = self._waiting.pop(task)
             try:
-                found.append((name, self._ray.get(task)))
+                found.append(self._ray.get(task))
             except Exception as error:  # whatever Ray makes of a run's end
-                found.append((name, str(error).strip().splitlines()[-1]))
+                found.append(Ended(name, error=str(error).strip().splitlines()[-1]))
         return found
 
     def stop(self) -> None:
@@ -86,17 +91,24 @@ class Cluster:
             self._ray.shutdown()
 
 
-def _train(config: TrainConfig, data: str, at_once: int) -> str | None:
-    """The task: the run's error, or None. Ray sets the threads by the cores that the task asked for."""
+def _train(run: PlannedRun, at_once: int) -> Ended:
+    """The task. Ray sets the threads by the cores that the task asked for."""
+    from transnet.runs.folder import RunInUse
     from transnet.train.interrupt import Stopped
-    from transnet.train.state import TrainingError
 
     # Ray cancels a task as Ctrl-C does. A cluster started with SIGINT ignored would ignore that until the run trains.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        train_alone(config, data, at_once)
-    except Stopped:
-        return TOLD
-    except (ValueError, OSError, TrainingError) as error:
-        return str(error)
-    return None
+    end = time.monotonic() + WAIT_FOR_LOCK
+    while True:
+        try:
+            train_run(run, at_once)
+        except RunInUse:
+            if time.monotonic() > end:
+                return Ended(run.name, busy=True)
+            time.sleep(1)
+        except Stopped:
+            return Ended(run.name, stopped=True)
+        except (TransnetError, OperationError, OSError) as error:
+            return Ended(run.name, error=str(error))
+        else:
+            return Ended(run.name)

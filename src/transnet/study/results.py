@@ -7,12 +7,14 @@ from pathlib import Path
 
 from transnet.errors import FileError
 from transnet.runs.config import TrainConfig
-from transnet.runs.files import read_json
 from transnet.runs.folder import Run
 from transnet.runs.predictions import NAME, Predictions
-from transnet.runs.records import EpochEntry, Result, Score, decode
-from transnet.study.plan import KINDS
+from transnet.runs.records import EpochEntry, Result, Score
+from transnet.study.file import Comparison, read_study
+from transnet.study.plan import read_notes
+from transnet.study.statistics import Difference, difference
 
+KINDS = tuple(read_study("kinds").variants)  # the paper's, and the baselines at equal training compute
 _NAME = re.compile(r"(?P<series>.+)-(?P<kind>[^-]+)-s(?P<seed>\d+)")
 _KNOWN = re.compile(rf"(?P<series>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
 
@@ -86,17 +88,18 @@ class Series:
         name: the first part of the runs' names, such as cifar100-fast.
         runs: by kind, in the order of their seeds.
         failed: runs that failed when the study was last carried out.
+        compare: the comparisons that its study files name.
     """
 
     name: str
     runs: dict[str, list[FinishedRun]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    compare: tuple[Comparison, ...] = ()
 
     @property
     def all_runs(self) -> list[FinishedRun]:
         """Every run, kind by kind: the paper's kinds first, then others by name."""
-        order = {kind: i for i, kind in enumerate(KINDS)}
-        kinds = sorted(self.runs, key=lambda kind: (order.get(kind, len(order)), kind))
+        kinds = sorted(self.runs, key=lambda kind: (KINDS.index(kind) if kind in KINDS else len(KINDS), kind))
         return [run for kind in kinds for run in self.runs[kind]]
 
     @property
@@ -133,9 +136,9 @@ def read_runs(out: str | Path) -> list[Series]:
         raise FileError(
             f"{folder} holds no finished run of a study; `transnet reproduce` and `transnet study` make one"
         )
-    for name, failed in _failed(folder).items():
+    for name, note in read_notes(folder).items():
         if name in series:
-            series[name].failed = failed
+            series[name].failed, series[name].compare = list(note.failed), note.compare
     for one in series.values():
         for runs in one.runs.values():
             runs.sort(key=lambda run: run.seed)
@@ -156,19 +159,21 @@ def _check_data(series: Series) -> None:
         raise FileError(f"{one} and {other} were trained on different data; train one of them in another folder")
 
 
-@dataclass(frozen=True)
-class _Notes:
-    failed: tuple[str, ...] = ()
+def comparisons(series: Series) -> list[tuple[str, Difference]]:
+    """The differences that the series' study files name, in points of accuracy, each with a title.
 
-
-@dataclass(frozen=True)
-class _StudyFile:
-    groups: dict[str, _Notes]
-
-
-def _failed(folder: Path) -> dict[str, list[str]]:
-    path = folder / "study.json"
-    if not path.exists():
-        return {}
-    notes = decode(_StudyFile, read_json(path, ""), str(path)).groups
-    return {name: list(one.failed) for name, one in notes.items()}
+    Both networks are tested as the paper tests. The pruned networks are compared, and those with all heads.
+    """
+    found = []
+    for pair in series.compare:
+        a, b = series.of(pair.a), series.of(pair.b)
+        if not a or not b:
+            continue
+        several = max(len(runs[0].settings.names) for runs in (a, b)) > 1
+        for part, note in (("pruned", ", pruned"), ("full", ", all heads")) if several else (("full", ""),):
+            try:
+                sides = [[100 * run.score(part).accuracy for run in runs] for runs in (a, b)]
+            except FileError:  # without r0 there is no pruned network
+                continue
+            found.append((f"{pair.a} − {pair.b}{note}", difference(*sides)))
+    return found

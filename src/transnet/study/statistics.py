@@ -14,15 +14,12 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def as_text(value: float, form: str) -> str:
-    """A number in that format with a true minus sign, to be read; a file of numbers keeps the hyphen.
-
-    What rounds to zero has no minus, which would read as a loss.
-    """
+    """Format a number with a true minus sign, for people to read. A number that rounds to zero has no minus."""
     return f"{value:{form.replace('.', 'z.', 1)}}".replace("-", "−")
 
 
 class Difference(NamedTuple):
-    """A difference of means with its 95 % interval; None where there is no estimate of the spread."""
+    """A difference of means with its 95 % interval; None without an estimate of the spread."""
 
     mean: float
     low: float | None
@@ -31,22 +28,22 @@ class Difference(NamedTuple):
 
     @property
     def certain(self) -> bool:
-        """Whether the interval excludes zero: without one nothing is claimed."""
+        """Whether the difference is significant: its interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
     @property
     def all_alike(self) -> bool:
-        """Whether there is no interval although both sides have several values: none differs from another."""
+        """Whether there is no interval because the values of each side are equal."""
         return self.low is None and min(self.n) > 1
 
     def __str__(self) -> str:
-        """In points, for a sentence that says whether it is shown."""
+        """In points, with its interval and n."""
         n = "n = " + " and ".join(map(str, dict.fromkeys(self.n)))
         mean = as_text(self.mean, "+.2f")
         if self.low is None or self.high is None:
-            why = ": the runs of each side are all alike" if self.all_alike else ""
+            why = ": the runs of each side are equal" if self.all_alike else ""
             return f"{mean} points, no interval{why} ({n})"
-        unsure = "" if self.certain else ", no difference shown"
+        unsure = "" if self.certain else ", not significant"
         low, high = as_text(self.low, "+.2f"), as_text(self.high, "+.2f")
         return f"{mean} points, 95 % interval {low} to {high}{unsure} ({n})"
 
@@ -54,7 +51,7 @@ class Difference(NamedTuple):
 def difference(ours: Sequence[float], others: Sequence[float]) -> Difference:
     """Mean of ``ours`` − mean of ``others`` with Welch's 95 % interval.
 
-    Without two values on each side, or where no value differs from another, there is no interval.
+    There is no interval without two values on each side, or if the values of each side are equal.
     """
     from scipy.stats import ttest_ind  # type: ignore[import-untyped]
 
@@ -63,6 +60,6 @@ def difference(ours: Sequence[float], others: Sequence[float]) -> Difference:
     if min(n) < 2 or (statistics.pvariance(ours) == 0 and statistics.pvariance(others) == 0):
         return Difference(mean, None, None, n)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # one side may be all alike
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # the values of one side may be equal
         interval = ttest_ind(ours, others, equal_var=False).confidence_interval(0.95)
     return Difference(mean, float(interval.low), float(interval.high), n)

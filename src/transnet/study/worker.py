@@ -5,88 +5,93 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from transnet.runs.config import TrainConfig
-from transnet.runs.records import Result
+from transnet.errors import OperationError, TransnetError
+from transnet.runs.folder import Run, RunInUse
+from transnet.study.plan import PlannedRun
 
-STOPPED = 3  # exit status of a run that was asked to stop and saved its state
-TOLD = "it was told to stop; its state is saved"
+STOPPED, BUSY = 3, 4  # exit statuses: asked to stop, its state is saved; another process trains the run
 
 
-def train_alone(config: TrainConfig, data: str, at_once: int = 1) -> Result:
-    """Train a run, or go on with it, on the data that lies there, while no other process does so.
+@dataclass(frozen=True)
+class Ended:
+    """A run that is not being trained any more.
 
-    A process that was given up, because its machine seemed dead, may still be writing: two must never share a folder.
+    Attributes:
+        name: the run's.
+        error: why it failed; empty if it did not.
+        stopped: it was asked to stop, and its state is saved.
+        busy: another process trains it.
     """
-    from transnet.study.answers import is_member, keep_answers
-    from transnet.train.evaluate_runs import own_data
-    from transnet.train.trainer import train
 
-    folder = Path(config.out)
-    with _lock(folder):
-        result = train(config, data=data, quiet=True, at_once=at_once)
-        if is_member(folder):
-            try:
-                keep_answers(folder, own_data(folder, at=data), device=config.device)
-            except Exception as error:  # such as for want of memory; the run is finished, and the report tries again
-                print(f"{folder.name}: what it says of the test images could not be kept: {error}", file=sys.stderr)
-    return result
+    name: str
+    error: str = ""
+    stopped: bool = False
+    busy: bool = False
 
 
-def work(config: TrainConfig, data: str, log: Path, environment: dict[str, str], threads: int, at_once: int) -> None:
-    """What a run's process does. Exit status: 0 finished, 3 stopped, 1 failed, with the reason as the log's last line.
+def train_run(run: PlannedRun, at_once: int) -> None:
+    """Train a run, or continue it, and save its predictions if the study wants them.
 
     Args:
-        config: the run.
-        data: where its data lies.
-        log: where everything goes that is said.
-        environment: set before anything looks at it, such as the GPU to use.
-        threads: of the CPU.
+        run: the run.
+        at_once: runs that may share its device.
+
+    Raises:
+        RunInUse: if another process trains it.
+    """
+    from transnet.train.evaluate_runs import save_predictions
+    from transnet.train.trainer import train
+
+    folder = Run(run.path)
+    folder.acquire(timeout=0)
+    try:
+        train(run.config, data=run.data, quiet=True, at_once=at_once)
+        if not run.done:
+            save_predictions(run.path, data=run.data, device=run.config.device)
+    finally:
+        folder.release()
+        if folder.finished:
+            folder.drop_state()  # it holds only the lock's file
+
+
+def work(run: PlannedRun, log: Path, environment: dict[str, str], threads: int, at_once: int) -> None:
+    """The process of a run. Exit status: 0 finished, `STOPPED`, `BUSY`, or 1 with the reason as the log's last line.
+
+    Args:
+        run: the run.
+        log: file for everything that is printed.
+        environment: set before any library reads it, such as the GPU to use.
+        threads: CPU threads.
         at_once: runs that may share its device.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the process that forked this one ignores it
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it trains: to be stopped earlier is no failure
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it may have come while the process began
-    os.setsid()  # Ctrl-C in the terminal reaches the study alone, which asks each run once
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it trains: being stopped earlier is no failure
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it may have arrived while the process began
+    os.setsid()  # Ctrl-C in the terminal reaches only the study, which asks each run once
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Its data workers start by Python's default, as those of a run alone do, not by a fork server of their own.
+    # Its data workers start by Python's default, as those of a single run do, and not by a fork server of their own.
     multiprocessing.set_start_method(None, force=True)
     import torch
 
     from transnet.train.interrupt import Stopped
-    from transnet.train.state import TrainingError
 
     torch.set_num_threads(threads)
     try:
-        train_alone(config, data, at_once)
+        train_run(run, at_once)
     except Stopped:
         sys.exit(STOPPED)
-    except (ValueError, OSError, TrainingError) as error:
+    except RunInUse:
+        sys.exit(BUSY)
+    except (TransnetError, OperationError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Wait for the run's turn, however long: its folder's own lock gives up after half a minute."""
-    from filelock import FileLock
-
-    locks = folder.parent.parent / "logs"
-    locks.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(locks / f"{folder.name}.lock")
-    with suppress(NotImplementedError, OSError):  # a file system without locks
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _end_with_parent() -> None:

@@ -19,6 +19,7 @@ from transnet.data.parquet import find_shards
 from transnet.errors import ConfigError, DataError
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run, load
+from transnet.runs.predictions import NAME, Predictions
 from transnet.runs.records import RunSettings
 from transnet.train.device import find_device, fits_on_device
 from transnet.train.distributed import World
@@ -138,6 +139,29 @@ def collect(
         tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes,
         tuple(n_train) if n_train else None,
     )  # fmt: skip
+
+
+def save_predictions(path: str | Path, *, data: str | None = None, device: str = "auto") -> Path:
+    """Write a finished run's class scores on its test images to ``predictions.npz`` in its folder.
+
+    Args:
+        path: the run's folder.
+        data: where its data is, if not at the recorded place.
+        device: where to compute.
+    """
+    run = Run(path)
+    found = collect(path, data=own_data(path, at=data), device=device)
+    scores = [view.half().numpy() for view in found.views]
+    predictions = Predictions(
+        heads=found.transforms,
+        scores=scores[0],
+        scores_flip=scores[1] if len(scores) > 1 else None,
+        labels=found.labels.numpy(),
+        model_sha256=run.result().model_sha256,
+        fingerprint=run.settings().data.fingerprint,
+    )
+    predictions.save(run.path / NAME)
+    return run.path / NAME
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:

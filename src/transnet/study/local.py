@@ -1,0 +1,195 @@
+"""Runs in processes of this machine."""
+
+import dataclasses
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from transnet.runs.folder import Run
+from transnet.study.cuda_mps import AT_ONCE, SPARE, is_served, start_service, used_and_free
+from transnet.study.plan import PlannedRun
+from transnet.study.worker import BUSY, STOPPED, Ended, work
+
+ASK_EVERY = 2.0  # seconds between questions about memory
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run that is being trained: its process, its place and when it began."""
+
+    run: PlannedRun
+    process: BaseProcess
+    place: int
+    begun: float
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether it has finished an epoch since it began, and so has all the memory that it needs."""
+        metrics = Run(self.run.path).metrics_file
+        return metrics.exists() and metrics.stat().st_mtime > self.begun
+
+
+class LocalProcesses:
+    """Processes of this machine, each with its share of the cores or its GPU.
+
+    Without ``jobs`` a GPU takes `AT_ONCE` runs if NVIDIA's Multi-Process Service lets them compute side by side and its
+    memory has room for the second, judged by what the first one takes; otherwise one.
+
+    Args:
+        out: the study's folder, for ``logs/``.
+        device: as for `transnet train`.
+        jobs: runs at once on each GPU, or on the CPU; None: as above, or one per core.
+    """
+
+    def __init__(self, out: str | Path, *, device: str = "auto", jobs: int | None = None) -> None:
+        self.logs = Path(out) / "logs"
+        self.gpus = gpus_for(device)
+        self.service = start_service() if self.gpus and jobs != 1 else None
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        at_once = jobs or (AT_ONCE if self.service or is_served() else 1)
+        self.places = len(self.gpus) * at_once if self.gpus else jobs or cores
+        self.asks_for_memory = bool(self.gpus) and jobs is None
+        # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
+        self.threads = max(cores // self.places, 1)
+        start_server()
+        self._processes = multiprocessing.get_context("forkserver")
+        self.running: dict[str, Running] = {}
+        self._asked = -math.inf
+
+    def start(self, run: PlannedRun) -> bool:
+        """Start its process if a place is free. Its output goes to ``logs/``."""
+        place = self._free_place(run)
+        if place is None:
+            return False
+        self.logs.mkdir(parents=True, exist_ok=True)
+        environment = {"OMP_NUM_THREADS": str(self.threads), **(self.service.environment if self.service else {})}
+        if len(self.gpus) > 1:
+            environment["CUDA_VISIBLE_DEVICES"] = self._gpu(place)
+        at_once = self.places // max(len(self.gpus), 1)
+        log, begun = self._log(run.name), time.time()
+        if self.gpus and run.config.device == "auto":  # if the GPU cannot be used, the run must not use the CPU instead
+            given = dataclasses.replace(run, config=dataclasses.replace(run.config, device="cuda"))
+        else:
+            given = run
+        process = self._processes.Process(target=work, args=(given, log, environment, self.threads, at_once))
+        process.start()
+        self.running[run.name] = Running(run, process, place, begun)
+        return True
+
+    def ended(self) -> list[Ended]:
+        """The runs whose processes have ended."""
+        found = []
+        for name, running in list(self.running.items()):
+            status = running.process.exitcode
+            if status is not None:
+                del self.running[name]
+                running.process.join()
+                found.append(self._ended(name, status))
+        return found
+
+    def stop(self) -> None:
+        """Ask every process to save and end, and wait until it has."""
+        processes = [running.process for running in self.running.values()]
+        for process in processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGINT)
+        for process in processes:
+            process.join()
+
+    def close(self) -> None:
+        """End every process that is left."""
+        for running in self.running.values():
+            running.process.kill()
+            running.process.join()
+        self.running.clear()
+        if self.service:
+            self.service.close()
+            self.service = None
+
+    def _gpu(self, place: int) -> str:
+        return self.gpus[place % len(self.gpus)]
+
+    def _free_place(self, run: PlannedRun) -> int | None:
+        """The first free place that has room for the run. Every GPU gets one run before any gets a second."""
+        free = sorted(set(range(self.places)) - {running.place for running in self.running.values()})
+        return next((place for place in free if self._fits(run, place)), None)
+
+    def _fits(self, run: PlannedRun, place: int) -> bool:
+        """Whether the GPU has memory for the run, judged by what those that train there take per head."""
+        if not self.asks_for_memory:
+            return True
+        gpu = self._gpu(place)
+        others = [other for other in self.running.values() if self._gpu(other.place) == gpu]
+        if not others:
+            return True
+        if not all(other.has_trained for other in others) or time.monotonic() - self._asked < ASK_EVERY:
+            return False
+        self._asked = time.monotonic()
+        memory = used_and_free(gpu)
+        if memory is None:
+            return False
+        used, unused = memory
+        return unused >= SPARE * used * run.heads / sum(other.run.heads for other in others)
+
+    def _log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def _ended(self, name: str, status: int) -> Ended:
+        if status == 0:
+            return Ended(name)
+        if status == BUSY:
+            return Ended(name, busy=True)
+        if status in (STOPPED, -signal.SIGTERM, -signal.SIGINT):  # the latter two before it began to train
+            return Ended(name, stopped=True)
+        log = self._log(name)
+        if status < 0:
+            reason = f"its process was ended by signal {-status} ({signal.Signals(-status).name}); see {log}"
+            return Ended(name, error=reason)
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return Ended(name, error=f"{lines[-1] if lines else f'exit status {status}'} (the whole log is {log})")
+
+
+def start_server() -> None:
+    """Start the process that the runs' processes are forked from, unless there is one.
+
+    It has imported everything already, which would take each run seconds. It ignores SIGTERM, because a scheduler
+    sends that to all processes of a job: the runs save and end, and the server must survive to report how they ended.
+
+    Each run's process starts with SIGINT blocked, and never ignored, until its own code handles the signal. If SIGINT
+    were not blocked, a run stopped that early would end with a traceback. If it were ignored, as under nohup, cron or
+    ``&`` in a script, the request would be lost and the run would train to its end.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["transnet.train.trainer", "timm", "torchvision", "sklearn.datasets"]
+    )
+    if threading.current_thread() is not threading.main_thread():
+        return
+    resource_tracker.ensure_running()  # or the next lines would start it, and it unblocks SIGINT
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A new program inherits which signals are blocked, ignored or at their default.
+    sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sigint = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, sigint)
+        signal.signal(signal.SIGTERM, sigterm)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def gpus_for(device: str) -> list[str]:
+    """The GPUs to use, by number or UUID; none for a study on the CPU."""
+    if device == "cpu":
+        return []
+    import torch
+
+    number = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))).split(",")[:number]
+    return [visible[int(device.partition(":")[2])]] if ":" in device else visible

@@ -1,0 +1,142 @@
+"""Study files: what they can say, and that every mistake is named with its file, line and key."""
+
+from pathlib import Path
+
+import pytest
+
+from transnet.errors import ConfigError, FileError
+from transnet.study.file import builtin_names, read_study
+from transnet.study.plan import plan
+
+GOOD = """\
+data = "digits"
+seeds = 2
+save_predictions = true
+
+[train]
+epochs = 10
+lr = 0.05
+
+[variants.base]
+transforms = "r0"
+times = 2
+seeds = [7, 9]
+
+[variants.wide-t2]
+label_smoothing = 0.1
+
+[[compare]]
+a = "wide-t2"
+b = "base"
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_file_becomes_runs(tmp_path: Path) -> None:
+    study = read_study(write(tmp_path / "widths.toml", GOOD))
+    runs = {run.name: run for run in plan(study, tmp_path / "out")}
+    assert set(runs) == {f"widths-{name}" for name in ("base-s7", "base-s9", "wide-t2-s0", "wide-t2-s1")}
+    base, t2 = runs["widths-base-s9"].config, runs["widths-wide-t2-s1"].config
+    assert (base.transforms, base.epochs, base.lr, base.seed) == ("r0", 20, 0.05, 9)
+    assert (t2.transforms, t2.epochs, t2.label_smoothing, t2.seed) == ("r0,r1", 10, 0.1, 1)
+    assert all(run.save_predictions for run in runs.values())
+    assert [(pair.a, pair.b) for pair in study.compare] == [("wide-t2", "base")]
+
+
+def test_the_command_line_replaces_data_and_adds_seeds(tmp_path: Path) -> None:
+    study = read_study(write(tmp_path / "x.toml", GOOD)).changed(data="photos/", seeds=1)
+    names = [run.name for run in plan(study, tmp_path)]
+    assert set(names) == {"x-base-s0", "x-base-s7", "x-base-s9", "x-wide-t2-s0"}
+    assert {run.config.data for run in plan(study, tmp_path)} == {"photos"}
+
+
+def test_variants_of_another_file_can_be_chosen_and_changed(tmp_path: Path) -> None:
+    write(tmp_path / "first.toml", GOOD)
+    text = 'from = "first.toml"\nuse = ["base"]\n[train]\nlr = 0.1\n[variants.base]\nseeds = 1\n'
+    study = read_study(write(tmp_path / "second.toml", text))
+    (run,) = plan(study, tmp_path)
+    assert run.name == "first-base-s0"  # the same runs, so finished ones count
+    assert (run.config.epochs, run.config.lr) == (20, 0.1)
+    assert study.compare == ()
+
+
+def test_a_queue_names_files_and_their_folders(tmp_path: Path) -> None:
+    write(tmp_path / "first.toml", GOOD)
+    text = 'queue = ["first.toml", {file = "pruned", out = "cifar"}]'
+    queue = read_study(write(tmp_path / "q.toml", text)).queue
+    assert [(entry.study.name, entry.out) for entry in queue] == [("first", ""), ("{data}-{recipe}", "cifar")]
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_every_built_in_study_can_be_planned(name: str, tmp_path: Path) -> None:
+    study = read_study(name)
+    assert plan(study.changed(data=study.data or "cifar100"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "word"),
+    [
+        ("seeds = 2", "seed = 2", 2, "'seed'"),
+        ("seeds = 2", "seeds = 0", 2, "seeds"),
+        ("seeds = 2", "seeds = true", 2, "seeds"),
+        ("seeds = [7, 9]", "seeds = [7, 7]", 12, "seeds"),
+        ("seeds = [7, 9]", "seeds = [-1]", 12, "seeds"),
+        ("save_predictions = true", "save_predictions = 1", 3, "save_predictions"),
+        ("lr = 0.05", "learning_rate = 0.05", 7, "'learning_rate'"),
+        ("lr = 0.05", "lr = -1.0", 7, "lr"),
+        ("lr = 0.05", 'lr = "fast"', 7, "lr"),
+        ("lr = 0.05", "lr = [0.1, 0.2]", 7, "lr"),
+        ("lr = 0.05", 'recipe = "quick"', 7, "recipe"),
+        ("lr = 0.05", 'data = "cifar10"', 7, "'data'"),
+        ('transforms = "r0"', 'transforms = "r7"', 10, "r7"),
+        ('transforms = "r0"', "transform = 'r0'", 10, "'transform'"),
+        ("times = 2", "times = 0", 11, "times"),
+        ("times = 2", "seed = 3", 11, "'seed'"),
+        ("label_smoothing = 0.1", "label_smoothing = 2", 15, "label_smoothing"),
+        ("[variants.wide-t2]", '[variants."wide t2"]', 14, "wide t2"),
+        ('a = "wide-t2"', 'a = "t2"', 18, "'t2'"),
+        ('b = "base"', 'c = "base"', 19, "'c'"),
+        ("seeds = 2", 'use = ["base"]', 2, "use"),
+        ("seeds = 2", 'queue = ["x.toml"]', 1, "queue"),
+        ("[train]", "[[train]]", 5, "train"),
+    ],
+)
+def test_a_mistake_is_named_with_file_line_and_key(
+    tmp_path: Path, before: str, after: str, line: int, word: str
+) -> None:
+    assert before in GOOD
+    with pytest.raises(ConfigError) as caught:
+        read_study(write(tmp_path / "x.toml", GOOD.replace(before, after)))
+    assert f"x.toml, line {line}: " in str(caught.value)
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a = \n", "line 1"),
+        ("x" * 10_000, "not a TOML"),
+        ("", "no variants"),
+        ("queue = []", "empty"),
+        ('queue = ["nowhere.toml"]', "line 1: .*nowhere.toml does not exist"),
+        ('from = "nothing"', "line 1: .*unknown study 'nothing'"),
+        ('from = "x.toml"', "leads back"),
+        ('queue = ["x.toml"]', "leads back"),
+        ('from = "kinds"\nuse = ["base", "t5"]', "line 2: .*'t5'"),
+    ],
+)
+def test_files_that_are_no_study_are_refused(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises((ConfigError, FileError), match=word):
+        read_study(write(tmp_path / "x.toml", text))
+
+
+def test_sources_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    for source in ("unheard-of", tmp_path / "no.toml", tmp_path / "folder.toml", tmp_path / "bytes.toml"):
+        with pytest.raises(FileError, match=Path(source).name):
+            read_study(source)

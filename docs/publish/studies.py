@@ -127,8 +127,8 @@ def brief() -> str:
     return "\n\n".join([
         f"{title}, tested on the image alone. PTm: trained with m heads, pruned to one. Tm: all m heads. "
         f"{COMPUTE}", grid(columns, rows),
-        "By the paper's test: flip TTA if training flips images. The paper's own numbers are in parentheses.",
-        grid(("study", *names), beside), f"{'; '.join(sources)}.",
+        "By the paper's test: flip TTA if training flips images. The paper's own numbers are in parentheses. "
+        f"{'; '.join(sources)}.", grid(("study", *names), beside),
     ])  # fmt: skip
 
 

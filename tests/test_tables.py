@@ -13,6 +13,7 @@ from made_up_runs import CLEAR, series
 from transnet.report.paper import DATA, published
 from transnet.report.table_format import Table, number, verdict
 from transnet.report.tables import accuracy_tables, differences_table, paper_table, rows_of, summary_table
+from transnet.study.file import Comparison
 from transnet.study.statistics import difference
 
 
@@ -211,3 +212,17 @@ def test_tables_of_a_real_study(small_study: Path, key: str) -> None:
     in_ensembles = ("baseline", "PT2", "T2")  # these have four seeds
     assert [line["n"] for line in lines] == ["4" if line["model"] in in_ensembles else "2" for line in lines]
     assert len(lines) == (5 if key == "ablation" else 7)
+
+
+def test_the_comparisons_of_a_study_file_are_in_the_differences() -> None:
+    found = series({"high-lr": [70.0, 71.0], "plain": [60.0, 60.5], "base": [60.0]})
+    found.compare = (Comparison("high-lr", "plain"), Comparison("high-lr", "gone"))
+    table = differences_table(found)
+    assert table is not None
+    pairs = [(row[0].text, row[1].text, row[2].value) for row in table.rows]
+    assert pairs == [
+        ("high-lr, pruned", "plain, pruned", pytest.approx(10.25)),
+        ("high-lr, pruned, flip TTA", "plain, pruned, flip TTA", pytest.approx(10.25)),
+        ("high-lr, all heads", "plain, all heads", pytest.approx(10.25)),
+        ("high-lr, all heads, flip TTA", "plain, all heads, flip TTA", pytest.approx(10.25)),
+    ]

@@ -180,13 +180,17 @@ def _cells(row: Row) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
+def parts_of(run: FinishedRun) -> tuple[str, ...]:
+    """The classifiers that a run can be: pruned if it has several heads and one of them is r0, and full."""
+    return ("pruned", "full") if len(run.result.test.heads) > 1 and run.result.test.pruned else ("full",)
+
+
 def variants_table(series: Series) -> Table:
     """Every variant of a study, whatever it is called: pruned and all heads, without and with flip TTA."""
     rows = []
     for kind in dict.fromkeys(run.kind for run in series.all_runs):
         runs = series.of(kind)
-        test, cost = runs[0].result.test, runs[0].result.cost
-        heads = len(test.heads)
+        heads, cost = len(runs[0].result.test.heads), runs[0].result.cost
         flips = all(run.uses_flip for run in runs)
         rows += [
             (
@@ -195,7 +199,7 @@ def variants_table(series: Series) -> Table:
                 cells.seeds(len(runs)), cells.count(cost.train_passes), cells.count(runs[0].score(part, False).passes),
                 cells.count(cost.parameters) if part == "full" else EMPTY,
             )
-            for part in (("pruned", "full") if heads > 1 and test.pruned else ("full",))
+            for part in parts_of(runs[0])
         ]  # fmt: skip
     columns = ("variant", "accuracy %", "flip TTA %", "n", "training passes", "passes per image", "parameters")
     notes = (
@@ -224,15 +228,22 @@ class Classifier:
         return name_of(self.kind, self.part, heads) + (", flip TTA" if self.flip else "")
 
 
-def differences_table(series: Series, pairs: Sequence[tuple[Classifier, Classifier]] = ()) -> Table | None:
-    """Differences between pairs of classifiers: by default those that the paper's tables leave open."""
+def differences_table(series: Series) -> Table | None:
+    """Differences that the paper's tables leave open, and those that the study's file asks for."""
     flips = (False, True) if series.first.uses_flip else (False,)
-    if not pairs:
-        named = (("t2-taught", "t2", "pruned"), ("t2-taught", "t2", "full"), ("t2", "alg", "pruned"))
-        pairs = [(Classifier(a, part, flip), Classifier(b, part, flip)) for a, b, part in named for flip in flips]
-        if series.first.uses_flip:  # the same training compute and two passes per image each
+    named = [("t2-taught", "t2", "pruned"), ("t2-taught", "t2", "full"), ("t2", "alg", "pruned")]
+    pairs = [(Classifier(a, part, flip), Classifier(b, part, flip)) for a, b, part in named for flip in flips]
+    if series.first.uses_flip:  # the same training compute and two passes per image each
+        pairs += [
+            (Classifier(kind, "full", False), Classifier("base-x2", "pruned", True)) for kind in ("t2", "t2-taught")
+        ]
+    for one in series.compare:
+        if {one.a, one.b} <= series.runs.keys() and not {one.a, one.b} <= NAMES.keys():  # else the tables have it
+            theirs = parts_of(series.of(one.b)[0])
             pairs += [
-                (Classifier(kind, "full", False), Classifier("base-x2", "pruned", True)) for kind in ("t2", "t2-taught")
+                (Classifier(one.a, part, flip), Classifier(one.b, part if part in theirs else "full", flip))
+                for part in parts_of(series.of(one.a)[0])
+                for flip in flips
             ]
     rows = []
     for a, b in pairs:

@@ -25,6 +25,13 @@ CLEAR = {
 KINDS = read_study("kinds").variants
 
 
+def names_and_cost(kind: str) -> tuple[list[str], int]:
+    """The heads of a kind of run, and its training passes relative to the baseline's."""
+    known = KINDS.get(kind)
+    names = str(known.options["transforms"]).split(",") if known else ["r0", "r1"]
+    return names, len(names) * (known.times if known else 1)
+
+
 def result(
     kind: str, accuracy: float, *, data: str = "cifar100", recipe: str = "fast", flip: bool = True, lower: float = 10,
     full: float = 0, epochs: int = 60, model: str = "resnet18-cifar", train_fraction: float = 1.0,
@@ -37,9 +44,7 @@ def result(
         lower: by how much it is lower on the image alone, so that a table by the wrong test shows.
         full: by how much all heads are better.
     """
-    known = KINDS.get(kind)
-    names = known.transforms if known else ("r0", "r1")
-    cost = known.cost if known else len(names)
+    names, cost = names_and_cost(kind)
 
     def scores(percent: float, passes: int) -> Scores:
         heads = tuple(HeadScore(name=name, accuracy=percent / 100, loss=1.0, n=100) for name in names)
@@ -80,12 +85,13 @@ def write_study(
     are a point better than one."""
     data, recipe = name.split("-")
     for kind, given in values.items():
+        _, cost = names_and_cost(kind)
         for seed, value in enumerate(given):
             shared = at_once[kind][seed] if at_once and kind in at_once else 1
             made = result(
-                kind, value, data=data, recipe=recipe, lower=10 * KINDS[kind].cost, full=1, epochs=epochs, model=model,
+                kind, value, data=data, recipe=recipe, lower=10 * cost, full=1, epochs=epochs, model=model,
                 train_fraction=train_fraction, commit=commit, at_once=shared,
-                seconds=seconds + seed / KINDS[kind].cost,
+                seconds=seconds + seed / cost,
             )  # fmt: skip
             run = results / (folder or data) / "runs" / f"{name}-{kind}-s{seed}"
             run.mkdir(parents=True)

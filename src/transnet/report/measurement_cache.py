@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from transnet.runs.files import read_json, write_atomically
-from transnet.runs.folder import Run
 from transnet.runs.records import decode, encode
 from transnet.study.results import FinishedRun
 
@@ -46,12 +45,3 @@ class MeasurementCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path, json.dumps({"schema": SCHEMA, "parts": self.parts}, indent=1).encode())
         return new
-
-
-def was_measured(out: Path, series: str, curve: str, members: Sequence[str]) -> bool:
-    """Return whether the ensemble of these runs was measured, and none of them was trained again since."""
-    part = MeasurementCache(out, series).parts.get(f"{curve}: {' + '.join(members)}")
-    runs = {name: Run(out / "runs" / name) for name in members}
-    return isinstance(part, dict) and all(
-        run.finished and run.result().model_sha256 == part["runs"][name] for name, run in runs.items()
-    )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from small_models import Bare, K, batch
-from transnet import TransNet
+from transnet import TransNet, fold
 
 X = torch.randn(2, 3, 224, 224)
 
@@ -33,6 +33,11 @@ def test_tensors_in_nested_containers():
 
     net = TransNet(Caching())
     net(batch()[0])
+    x, _ = batch()
+    assert torch.allclose(fold(net.prune(), "m0", 8)(x), net.prune()(x.flip(-1)), atol=1e-6)
+    model = Caching()
+    model(x)
+    assert torch.allclose(fold(model, "m0", 8)(x), model(x.flip(-1)), atol=1e-6)
     pruned = net.prune()
     assert torch.equal(pruned.cache["a"][0], net.backbone.cache["a"][0])
     assert not pruned.cache["a"][0].requires_grad

@@ -274,6 +274,16 @@ def test_rows_that_are_not_distributions_are_refused_and_bce_is_named():
     assert heads_loss(logits, torch.full((4, K), 0.2009).half()).isfinite()
 
 
+def test_compiled_code_refuses_them_too():
+    torch._dynamo.reset()
+    loss = torch.compile(heads_loss, backend="aot_eager", fullgraph=True)
+    logits = torch.randn(4, 2, K, requires_grad=True)
+    loss(logits, torch.full((4, K), 1 / K)).backward()
+    for rows in (torch.tensor([1.0, 1, 0, 0, 0]).expand(4, K), torch.zeros(4, K), torch.full((4, K), float("nan"))):
+        with pytest.raises(RuntimeError, match="sum to 1"):
+            loss(logits, rows)
+
+
 def test_a_single_class_is_refused():
     for y in (torch.zeros(4, dtype=torch.long), torch.ones(4, 1)):
         with refused("logits", "single class"):

@@ -35,6 +35,11 @@ class TimmConventions:
         return {_PREFIX + name for name in names()}
 
     @property
+    def pretrained_cfg(self) -> dict[str, Any]:
+        """The backbone's, with the heads as classifier: timm's layer decay reads it if there is no group matcher."""
+        return {**cast(Mapping[str, Any], self.backbone.pretrained_cfg), "classifier": "heads"}
+
+    @property
     def set_grad_checkpointing(self) -> Callable[..., Any]:
         """The backbone's switch for gradient checkpointing."""
         return cast(Callable[..., Any], self.backbone.set_grad_checkpointing)

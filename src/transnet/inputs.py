@@ -223,6 +223,9 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
                     "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()",
                     field="targets",
                 )
+        if y.is_cuda or torch.compiler.is_dynamo_compiling():  # checked when the graph runs, without synchronising
+            off = y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)) - 1
+            torch._assert_async((off.abs() <= 1e-2).all(), "targets: rows must sum to 1, or use a criterion")
     else:
         raise ModelError(
             f"shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed",

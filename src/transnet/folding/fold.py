@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4
+from transnet.copying import copy_module
 from transnet.errors import ModelError
 from transnet.folding.calls import Call, Pair
 from transnet.folding.layers import (
@@ -74,7 +75,7 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: {type(model).__name__} was given; an nn.Module is needed")
     size = _image_size(image_size, t)
-    model = copy.deepcopy(model)
+    model = copy_module(model)
     nested = next((name for name, m in model.named_modules() if name and hasattr(m, "fold_config")), None)
     if nested is not None:
         raise ModelError(f"layer {nested!r} is a folded network inside another; fold the plain one")

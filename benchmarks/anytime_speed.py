@@ -46,12 +46,12 @@ def measure(way: Way, parts: tuple[Tensor, ...]) -> tuple[float, Tensor, Tensor]
 
 
 def share_kept(first: float, some: float, full: float) -> float | None:
-    """What share of all heads' gain over the first is left; None where they gain nothing."""
+    """Return the share of all heads' gain over the first head that is kept; None if they gain nothing."""
     return (some - first) / (full - first) if full > first else None
 
 
 def interval(right: Sequence[Tensor], *, draws: int = 2000) -> tuple[float, float] | None:
-    """95 % of `share_kept` over draws of as many test images, with replacement; None where a draw has no gain.
+    """95 % of `share_kept` over bootstrap draws of the test images; None if a draw has no gain.
 
     Args:
         right: of each run, (N, 3): whether the first head, anytime prediction and all heads are right.
@@ -97,10 +97,10 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
     rows, right = {}, {}
     for i in range(options.rounds + 2):
         for name, way in ways.items():
-            took, classes, used = measure(way, parts)
+            elapsed, classes, used = measure(way, parts)
             if i < 2:  # warming up
                 continue
-            times[name].append(took)
+            times[name].append(elapsed)
             right[name] = classes == labels
             rows[name] = {"accuracy": float(right[name].double().mean()), "passes": float(used.double().mean())}
     for name, row in rows.items():
@@ -127,7 +127,7 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--data", help="where the runs' data lies now")
+    parser.add_argument("--data", help="where the runs' data is now")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--within", type=float, default=0.1, help="points of accuracy that may be lost")

@@ -70,9 +70,9 @@ def views(net, photos):
     for start in range(0, len(photos), PASSES):
         x = tensor([center_crop(photo) for photo in photos[start : start + PASSES]])
         rotated = x.rot90(1, (-2, -1)).contiguous(memory_format=torch.channels_last)
-        one, mirrored = (net.predict(image, heads=heads[:1]) for image in (x, x.flip(-1)))
+        one, flipped = (net.predict(image, heads=heads[:1]) for image in (x, x.flip(-1)))
         other = net.predict(x, heads=heads[1:]) if len(heads) > 1 else net.predict(rotated)
-        found.append(torch.stack([one, (one + mirrored) / 2, (one + other) / 2]).double())
+        found.append(torch.stack([one, (one + flipped) / 2, (one + other) / 2]).double())
     return dict(zip(VIEWS, torch.cat(found, 1), strict=True))
 
 

@@ -61,8 +61,8 @@ def killed(out, epochs, seconds):
 
 def resumed(out, epochs):
     process = start(command(out, epochs, "--resume"))
-    _, said = process.communicate()
-    errors = said.decode()[-300:] if process.returncode else ""
+    _, stderr = process.communicate()
+    errors = stderr.decode()[-300:] if process.returncode else ""
     return {"resumed": process.returncode, "sha256": sha256(out), "epochs_after": whole_lines(out), "errors": errors}
 
 

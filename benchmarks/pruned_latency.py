@@ -1,12 +1,12 @@
-"""A pruned TransNet costs what its base model costs: both in one process, in turn, as a ratio of medians.
+"""Prediction time of a pruned TransNet relative to its base model: a ratio of medians, measured in turn in one process.
 
     python benchmarks/pruned_latency.py --out results/pruned_latency_cpu.json
     python benchmarks/pruned_latency.py --device cuda --out results/pruned_latency_h200.json
 
 ``pruned`` is the identity head: the base model's own class and layers, so 1 is expected. ``again`` is a copy of the
-base model under the same treatment: how far from 1 its ratio lies is what the machine's noise explains, and a run in
-which that is more than 0.02 shows nothing. ``full`` is the TransNet itself, for what is saved. On a CPU both the wall
-clock and the processor's time are kept: the second leaves out what other programs on the machine took.
+base model that is measured in the same way: the distance of its ratio from 1 shows the machine's noise, and a run
+with more than 0.02 is not conclusive. ``full`` is the TransNet with all heads. On a CPU both wall-clock and processor
+time are kept, because the second excludes the time of other programs.
 """
 
 import argparse
@@ -45,12 +45,12 @@ def compare(models: dict[str, nn.Module], x: torch.Tensor, rounds: int) -> dict[
     names, order = list(models), random.Random(0)
     for i in range(rounds + 5):
         for name in order.sample(names, len(names)):  # a fixed order would give each the same predecessor
-            took = seconds(models[name], x)
+            elapsed = seconds(models[name], x)
             if i >= 5:  # warm by now
-                taken[name].append(took)
+                taken[name].append(elapsed)
     result = {}
     for clock in taken["base"][0]:
-        medians = {name: statistics.median(took[clock] for took in times) for name, times in taken.items()}
+        medians = {name: statistics.median(elapsed[clock] for elapsed in times) for name, times in taken.items()}
         ratios = {f"{name}_ratio": medians[name] / medians["base"] for name in names if name != "base"}
         result[clock] = {**{f"{name}_ms": 1e3 * value for name, value in medians.items()}, **ratios}
     return result

@@ -1,12 +1,12 @@
-"""Do several runs that share one GPU get more done in the same time than one after the other?
+"""Throughput of several training runs that share one GPU, compared with one run at a time.
 
     python benchmarks/shared_gpu.py DATA --out results/shared_gpu.json
     python benchmarks/shared_gpu.py digits --device cpu --quick --out shared.json          # to try the script
 
-Up to three training runs of two heads, each a process of its own, at batch 512 and 64: image passes a second of all
-together, where one, two or three of them run. In turns within each round; medians over the rounds. Then once more
-under NVIDIA's Multi-Process Service, where the machine has it, as a study starts it: without it the GPU gives each
-process slices of time, with it kernels of several processes run side by side.
+It runs one, two and three processes that each train two heads, at batch 512 and 64, and measures the image passes per
+second of all of them, as medians over rounds in which the settings take turns. It then repeats this under NVIDIA's
+Multi-Process Service, if the machine has it. Without the service the GPU gives each process slices of time. With it,
+kernels of several processes run side by side.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from transnet.train.trainer import Trainer
 
 
 def work(args, batch, pipe):
-    """A run that trains for as long as it is told, again and again."""
+    """A run that trains for a given time, repeatedly."""
     small = {"model": "resnet8-small"} if args.quick else {}
     config = TrainConfig.for_data(
         args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False, device=args.device,
@@ -51,7 +51,7 @@ def work(args, batch, pipe):
 
 
 def passes_per_second(trainer, seconds, at_once=5):
-    """Full steps only, looking at the clock every few of them."""
+    """Run full steps, and check the clock every few of them."""
     feed, done = trainer.feed, 0
     drawn = plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True)
     start = time.perf_counter()
@@ -81,7 +81,7 @@ def measured(args, batch):
         try:
             pipe.recv()
         except EOFError:
-            sys.exit("a run ended before it trained; what it said stands above")
+            sys.exit("a run ended before it trained; see its output above")
     rounds = {n: [] for n in range(1, args.runs + 1)}
     for _ in range(args.rounds):
         for n, found in rounds.items():

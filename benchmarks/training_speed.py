@@ -120,7 +120,7 @@ def epoch_seconds(trainer, epoch):
 
 
 def bare_seconds(trainer):
-    """A step's time where the captured step is all that runs, for as many steps as an epoch has."""
+    """Return the time of a step if only captured steps run, over the steps of an epoch."""
     step, feed = trainer.step, trainer.feed
     if not step.capture or feed.steps < 2:
         return None

@@ -3,7 +3,7 @@
     python benchmarks/tune_fast.py DATA --out results/tune_fast.json
 
 Base and T2 get the same candidates and are judged by their own best: a recipe that suits only one of them would show.
-The test set is not looked at. One seed each, half the epochs of the recipe.
+The test set is not used. One seed each, half the epochs of the recipe.
 """
 
 import argparse

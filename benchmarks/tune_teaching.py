@@ -1,11 +1,11 @@
-"""Which heads beside r0, and how much of their teaching: chosen on training images alone.
+"""Choose the heads and the weight of self-distillation, on training images alone.
 
     python benchmarks/tune_teaching.py TRAINING_IMAGES --out tuned
 
-TRAINING_IMAGES is a data set without a test split, such as CIFAR-100's training shards alone: a fifth of it is cut off
-and judges. Every candidate is trained with half the recipe's epochs, the plain network twice as long, and all share
-their seeds. Calling it again goes on where it stopped. OUT/tune_teaching.json keeps every run, and OUT/outputs what
-their heads said of the images that judge, plain and mirrored, to look at rules of prediction without training again.
+TRAINING_IMAGES is a data set without a test split, such as CIFAR-100's training shards alone. A fifth of it is held
+out to compare the candidates. Every candidate is trained for half the recipe's epochs, the plain network twice as long,
+and all share their seeds. Calling it again resumes where it stopped. OUT/tune_teaching.json keeps every run, and
+OUT/outputs the logits for the held-out images and their flips, so that rules of prediction can be tried later.
 """
 
 from tuning import judge, options, planned

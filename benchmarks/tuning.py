@@ -57,7 +57,7 @@ def planned(args: argparse.Namespace, candidates: Candidates, **common: Any) -> 
 
 
 def judge(runs: list[PlannedRun], args: argparse.Namespace, file: str) -> None:
-    """Train them, and write OUT/FILE with a row for each, and OUT/outputs with what their heads said."""
+    """Train the runs, and write OUT/FILE with a row for each and OUT/outputs with the heads' logits."""
     executor = LocalProcesses(args.out, device=args.device, jobs=args.jobs)
     outcome = execute(runs, executor, Settings(str(args.out)))
     for name, error in outcome.failed.items():
@@ -83,9 +83,9 @@ def _row(run: PlannedRun, args: argparse.Namespace) -> dict[str, Any]:
         }
     kept = args.out / "outputs" / f"{run.name}.safetensors"
     if not kept.exists():
-        said = collect(run.config.out, data=args.data, device=args.device)
-        both = torch.stack([view.half() for view in said.views])
-        save_file({"views": both, "labels": said.labels}, kept)
+        collected = collect(run.config.out, data=args.data, device=args.device)
+        both = torch.stack([view.half() for view in collected.views])
+        save_file({"views": both, "labels": collected.labels}, kept)
     shown = (f"{name} {100 * row[name]['pruned']:.2f} {100 * row[name]['full']:.2f}" for name in views)
     print(f"{run.name:<40} {'  '.join(shown)}  {result['train_seconds']:.0f} s")
     sizes = result["config"]["data"]["sizes"]

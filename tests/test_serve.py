@@ -306,12 +306,12 @@ def test_a_person_drops_an_image_and_sees_the_heads(server, tmp_path):
         assert text("title") == f"Try {digits_run().name}"
         assert "10 classes, heads r0 r1 r2" in text("about")
         driver.find_element(By.ID, "file").send_keys(str(chosen))
-        WebDriverWait(driver, 20).until(lambda _: text("answer"))
+        WebDriverWait(driver, 20).until(lambda _: text("prediction"))
         cards = driver.find_elements(By.CSS_SELECTOR, "#heads .card")
         assert [card.find_element(By.TAG_NAME, "h3").text[:2] for card in cards] == ["r0", "r1", "r2"]
         loaded = "return [...document.images].every(i => i.complete && i.naturalWidth > 0)"
         WebDriverWait(driver, 5).until(lambda d: d.execute_script(loaded))
-        assert text("answer").startswith(wanted["ensemble"][0]["label"] + ",")
+        assert text("prediction").startswith(wanted["ensemble"][0]["label"] + ",")
         agree = sum(head["classes"][0]["label"] == wanted["ensemble"][0]["label"] for head in wanted["heads"])
         assert text("agreement") == f"{agree} of 3 heads chose this class."
 

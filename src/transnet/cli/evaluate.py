@@ -14,7 +14,7 @@ from transnet.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Measure finished runs on their test set: pruned, full, every head, with and without the mirror image.
+    """Measure finished runs on their test set: pruned, full, every head, with and without flip TTA.
 
     Several runs, of any kind, are measured one by one and as an ensemble: the mean of their outputs. Each is given
     with its accuracy, balanced accuracy, loss and calibration error, the disagreement of the heads or of the ensemble's
@@ -28,7 +28,7 @@ class Options:
     data: str | None = None
     """Measure on this data set's test split instead of the run's own; it must have the same classes."""
     split: Literal["test", "val"] = "test"
-    """Which split; val where the run was trained with --val-fraction."""
+    """Which split; val requires a run with --val-fraction."""
     anytime: bool = False
     """Also measure accuracy and passes of early exit (`transnet predict --confidence`), without flip TTA."""
     out: Annotated[str | None, argument(metavar="DIR")] = None
@@ -36,7 +36,7 @@ class Options:
     save_predictions: bool = False
     """Write each run's class scores on its test images to RUN/predictions.npz, for ensembles without the weights."""
     device: str = "auto"
-    """cpu, cuda, … auto: a GPU where there is one."""
+    """cpu, cuda, … auto: a GPU if there is one."""
     json: bool = False
     """Print JSON instead of a table."""
 

@@ -31,7 +31,7 @@ from transnet.train.interrupt import Interrupt
 from transnet.train.setup import check_apart
 
 POLL_EVERY = 0.1  # seconds
-CHOOSE_EVERY = 5.0  # seconds between looks at how long the runs take
+CHOOSE_EVERY = 5.0  # seconds between checks of how long the runs take
 RETRY_EVERY = 5.0  # seconds, for a run that another process trains
 
 

@@ -92,7 +92,7 @@ class StudyProgress:
         from rich.table import Table
         from rich.text import Text
 
-        # On a cluster a run may have been handed over and still wait for a free node.
+        # On a cluster a run may have been submitted and still wait for a free node.
         running = [name for name, begun in self.started.items() if self._written_since(name, begun)]
         waiting = len(self.runs) - len(self.done) - len(self.failed) - len(running)
         failed = f"   [red]failed {len(self.failed)}[/red]" if self.failed else ""

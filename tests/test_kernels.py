@@ -36,7 +36,7 @@ def comparison(runs: dict[str, RunKernels], measure: Measure = "l2") -> Comparis
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that are drawn, instead of files."""
     drawn: list[Any] = []
-    monkeypatch.setattr("transnet.report.kernels.save", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr("transnet.report.kernels.save_figure", lambda figure, path: drawn.append(figure) or path)
     return drawn
 
 

@@ -8,7 +8,7 @@ from small_runs import small_study
 from transnet.cli.reproduce import Target
 from transnet.errors import ConfigError
 from transnet.study.file import Study, read_study
-from transnet.study.plan import PlannedRun, plan, read_notes, unplanned, write_notes
+from transnet.study.plan import PlannedRun, plan_runs, read_notes, unplanned, write_notes
 from transnet.study.results import KINDS, parse_name
 from transnet.train.trainer import train
 
@@ -20,7 +20,7 @@ def study(target: str = "all", *, data: str = "digits", seeds: int = 3, **train:
 
 
 def planned(target: str = "all", *, out: str = "somewhere", **settings: object) -> list[PlannedRun]:
-    return plan(study(target, **settings), out)  # type: ignore[arg-type]
+    return plan_runs(study(target, **settings), out)  # type: ignore[arg-type]
 
 
 def test_all_is_the_union_of_the_papers_targets() -> None:
@@ -86,29 +86,29 @@ def test_names_of_other_studies_are_split_at_the_last_hyphen() -> None:
 
 
 def test_a_run_with_other_settings_is_refused_before_anything_trains(tmp_path: Path) -> None:
-    runs = plan(small_study("pruned"), tmp_path)
+    runs = plan_runs(small_study("pruned"), tmp_path)
     train(next(run.config for run in runs if run.kind == "base-x2"), quiet=True)
-    assert plan(small_study("pruned"), tmp_path) == runs
-    assert plan(small_study("pruned", data="/elsewhere/digits", device="cuda", checkpoint_every=7), tmp_path)
+    assert plan_runs(small_study("pruned"), tmp_path) == runs
+    assert plan_runs(small_study("pruned", data="/elsewhere/digits", device="cuda", checkpoint_every=7), tmp_path)
     with pytest.raises(ConfigError, match="epochs") as caught:
-        plan(small_study("pruned", epochs=2), tmp_path)
+        plan_runs(small_study("pruned", epochs=2), tmp_path)
     assert caught.value.field == "out"
     assert "base-x2-s0" in str(caught.value)
 
 
 def test_a_study_of_the_same_name_with_other_settings_is_refused(tmp_path: Path) -> None:
     first = small_study("pruned")
-    write_notes(first, plan(first, tmp_path), tmp_path, failed=())
+    write_notes(first, plan_runs(first, tmp_path), tmp_path, failed=())
     for also in (small_study("ablation", seeds=2), small_study("pruned", recipe="paper"), small_study(device="cuda")):
-        assert plan(also, tmp_path)
+        assert plan_runs(also, tmp_path)
     with pytest.raises(ConfigError, match="lr") as caught:
-        plan(small_study("pruned", lr=0.3), tmp_path)
+        plan_runs(small_study("pruned", lr=0.3), tmp_path)
     assert caught.value.field == "out"
 
 
 def test_several_studies_share_the_notes_of_a_folder(tmp_path: Path) -> None:
     for one in (small_study("pruned"), small_study("ablation"), small_study("pruned", recipe="paper")):
-        write_notes(one, plan(one, tmp_path), tmp_path, failed=["x"])
+        write_notes(one, plan_runs(one, tmp_path), tmp_path, failed=["x"])
     notes = read_notes(tmp_path)
     assert set(notes) == {"digits-fast", "digits-paper"}
     assert {"alg", "t4", "base"} <= set(notes["digits-fast"].variants)
@@ -120,11 +120,11 @@ def test_runs_that_no_study_planned_are_named(tmp_path: Path) -> None:
     for name in ("digits-fast-t2-s0", "digits-fast-t2-s9", "copy"):
         (tmp_path / "runs" / name).mkdir(parents=True)
     assert unplanned(tmp_path) == []  # a folder from before its studies were noted
-    write_notes(first, plan(first, tmp_path), tmp_path, failed=())
+    write_notes(first, plan_runs(first, tmp_path), tmp_path, failed=())
     assert unplanned(tmp_path) == ["copy", "digits-fast-t2-s9"]
 
 
 def test_a_study_needs_data(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        plan(read_study("pruned"), tmp_path)
+        plan_runs(read_study("pruned"), tmp_path)
     assert caught.value.field == "data"

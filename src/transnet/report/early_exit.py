@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from transnet.early_exit import Curve
-from transnet.report.plot_style import COLOURS, label, new_figure, save
+from transnet.report.plot_style import COLOURS, label, new_figure, save_figure
 
 
 def draw(points: Curve, out: Path, *, chosen: float | None = None, title: str = "") -> Path:
@@ -24,4 +24,4 @@ def draw(points: Curve, out: Path, *, chosen: float | None = None, title: str = 
         axes.plot(*place, "o", color=COLOURS[1], label=f"confidence {chosen:.3g}: {place[0]:.2f} passes")
     axes.set(xlabel="passes of the backbone per image", ylabel="accuracy %", title=label(title))
     axes.legend(frameon=False)
-    return save(figure, out)
+    return save_figure(figure, out)

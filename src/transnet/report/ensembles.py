@@ -19,7 +19,7 @@ from transnet.metrics import uncertainty
 from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import BY_HEADS
-from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, new_figure, save
+from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, new_figure, save_figure
 from transnet.report.table_format import Cell, Table
 from transnet.runs.records import Score
 from transnet.study.results import FinishedRun, Series
@@ -197,4 +197,4 @@ def draw(points: Sequence[Point], series: Series, folder: Path) -> Path:
         title=f"Ensembles on {label(series.first.result.config.data.name)}, mean ± standard error",
     )  # fmt: skip
     axes.legend(frameon=False, fontsize=9)
-    return save(figure, folder / f"{series.name}-ensembles")
+    return save_figure(figure, folder / f"{series.name}-ensembles")

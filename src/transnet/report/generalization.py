@@ -7,7 +7,7 @@ from pathlib import Path
 from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import BY_HEADS, LONGER, name_of
-from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, make_logarithmic, new_figure, save
+from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, make_logarithmic, new_figure, save_figure
 from transnet.report.table_format import Table
 from transnet.study.results import FinishedRun, Series
 from transnet.study.statistics import mean_and_error
@@ -82,7 +82,7 @@ def draw(series: Series, folder: Path) -> Path:
     )
     if bars.get_legend_handles_labels()[0]:
         bars.legend(frameon=False, fontsize=8)
-    return save(figure, folder / f"{series.name}-generalization")
+    return save_figure(figure, folder / f"{series.name}-generalization")
 
 
 def _mean_curves(runs: Sequence[FinishedRun]) -> tuple[list[int], list[float], list[float]]:

@@ -19,7 +19,7 @@ from transnet.model import TransNet
 from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import BY_HEADS, name_of
-from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, new_figure, save
+from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, new_figure, save_figure
 from transnet.report.table_format import EMPTY, Table
 from transnet.runs.folder import load
 from transnet.study.results import FinishedRun, Series
@@ -237,7 +237,7 @@ def draw(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, 
     axes.set(xlabel="layer", ylabel=axis, title=f"Kernels under {group}, mean and standard deviation")
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)  # inside, it would hide bars
     figure.set_figheight(figure.get_figheight() + 0.2 * (len(runs) // 2 + 1))
-    layers_file = save(figure, folder / f"{prefix}invariance_layers")
+    layers_file = save_figure(figure, folder / f"{prefix}invariance_layers")
 
     figure, axes = new_figure()
     for i, run in enumerate(runs.values()):
@@ -250,7 +250,7 @@ def draw(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, 
         )  # fmt: skip
     axes.set(xlabel=axis, ylabel="kernels at or below it, %", title=f"The last layer's kernels under {group}")
     axes.legend(frameon=False, fontsize=8)
-    return layers_file, save(figure, folder / f"{prefix}invariance_last_layer")
+    return layers_file, save_figure(figure, folder / f"{prefix}invariance_last_layer")
 
 
 def _bars(layers: Sequence[LayerScore], measure: Measure) -> tuple[list[float], list[float]]:

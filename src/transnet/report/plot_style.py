@@ -66,7 +66,7 @@ def make_logarithmic(axes: Any) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def save(figure: Any, path: Path) -> Path:
+def save_figure(figure: Any, path: Path) -> Path:
     """Write the figure as SVG, PDF and PNG, and return the SVG. Equal figures give equal bytes in SVG and PDF.
 
     Args:

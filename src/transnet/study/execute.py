@@ -21,7 +21,7 @@ from transnet.study.cuda_mps import gpu_name
 from transnet.study.estimate import Budget, Estimate, is_here
 from transnet.study.file import Study
 from transnet.study.local import LocalProcesses, gpus_for, start_server
-from transnet.study.plan import PlannedRun, plan, unplanned, write_notes
+from transnet.study.plan import PlannedRun, plan_runs, unplanned, write_notes
 from transnet.study.progress import StudyProgress
 from transnet.study.worker import Ended
 from transnet.train.device import find_device
@@ -114,7 +114,7 @@ def run_study(study: Study, settings: Settings) -> Outcome:
 def prepare(study: Study, settings: Settings) -> list[PlannedRun]:
     """Plan a study's runs and check everything that would make all of them fail, before anything is written."""
     _check_folder(Path(settings.out))
-    runs = plan(study, settings.out)
+    runs = plan_runs(study, settings.out)
     device = str(study.train.get("device", "auto"))
     _check_data(study.data, runs, settings.on)
     check_apart(settings.out, study.data)

@@ -58,7 +58,7 @@ class PlannedRun:
         return run.finished and not missing
 
 
-def plan(study: Study, out: str | Path) -> list[PlannedRun]:
+def plan_runs(study: Study, out: str | Path) -> list[PlannedRun]:
     """The study's runs, seed by seed so that a first table is complete early, the longest of each seed first.
 
     Raises:

@@ -11,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from transnet.console import counted, say
+from transnet.errors import OperationError
 from transnet.study.execute import Settings, run_study
 from transnet.study.file import read_study
 from transnet.study.results import FinishedRun, read_runs
@@ -62,22 +64,22 @@ def demo(out: Path | None, *, seeds: int, train_fraction: float, epochs: int, co
         Stopped: after Ctrl-C; the message says whether the same command continues.
     """
     study = read_study("demo").changed(seeds=seeds, train={"train_fraction": train_fraction, "epochs": epochs})
+    say(f"training {counted(seeds * len(NAMES), 'small network')} on digits")
     with tempfile.TemporaryDirectory() as scratch:
         folder = out or Path(scratch)
         outcome = run_study(study, Settings(str(folder)))
         if outcome.stopped and out:
             raise Stopped(f"stopped; everything is saved in {out}. The same command continues from here")
         if outcome.stopped:
-            raise Stopped("stopped; nothing was kept. With --out DIR the same command could continue")
+            raise Stopped("stopped; nothing was kept. With `out` DIR the same command could continue")
         if outcome.failed:
-            raise RuntimeError("; ".join(f"{name} failed: {error}" for name, error in outcome.failed.items()))
+            raise OperationError("; ".join(f"{name} failed: {error}" for name, error in outcome.failed.items()))
         (series,) = (one for one in read_runs(folder) if one.name == study.series)
     runs = [run for seed in range(seeds) for kind in NAMES for run in series.of(kind) if run.seed == seed]
     summary = _summary(runs, command)
-    console = Console()
-    console.print(_table(summary))
+    Console().print(_table(summary))
     for line in equal_compute(summary.rows):
-        console.print(line, highlight=False)
+        print(line)
     return summary
 
 

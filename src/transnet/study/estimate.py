@@ -78,11 +78,11 @@ class Estimate:
         return self._speeds[key]
 
     def _images_of(self, run: PlannedRun) -> int | None:
-        config = run.config
-        key = (*_network(run), config.train_fraction, config.val_fraction)
-        if self._images.get(key) is None:
-            if Run(run.path).config.exists():
-                self._images[key] = Run(run.path).settings().data.sizes.train
+        """Training images, by a run that has begun on the same images, or else by the data."""
+        if self._images.get(key := _images_key(run)) is None:
+            begun = [one for one in self.runs if _images_key(one) == key and Run(one.path).config.exists()]
+            if begun:
+                self._images[key] = Run(begun[0].path).settings().data.sizes.train
             elif self._open_data:
                 self._images[key] = _count_images(run)
         return self._images.get(key)
@@ -177,6 +177,10 @@ def _speed_so_far(run: PlannedRun) -> float | None:
 def _network(run: PlannedRun) -> tuple[object, ...]:
     """What runs with the same network and images have in common."""
     return run.config.data, run.config.model, run.config.image_size
+
+
+def _images_key(run: PlannedRun) -> tuple[object, ...]:
+    return *_network(run), run.config.train_fraction, run.config.val_fraction
 
 
 def _mean(values: list[float]) -> float | None:

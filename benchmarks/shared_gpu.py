@@ -29,6 +29,7 @@ from transnet.runs.config import TrainConfig
 from transnet.study.cuda_mps import CONTROL, Service
 from transnet.train.device import determinism, find_device
 from transnet.train.distributed import World
+from transnet.train.setup import Launch, prepare
 from transnet.train.trainer import Trainer
 
 
@@ -41,10 +42,9 @@ def work(args, batch, pipe):
     )  # fmt: skip
     device = find_device(config.device, World())
     with determinism(False, cuda=device.type == "cuda"):
-        trainer = Trainer(config, World(), device, None, data=None, quiet=True)
-        trainer.prepare()
+        trainer = Trainer(prepare(Launch.of(config, quiet=True)))
         trainer.step.prepare()
-        trainer.run_epoch(0)
+        trainer.train_epoch(0)
         pipe.send("ready")
         for seconds in iter(pipe.recv, None):
             pipe.send(passes_per_second(trainer, seconds))
@@ -52,7 +52,7 @@ def work(args, batch, pipe):
 
 def passes_per_second(trainer, seconds, at_once=5):
     """Run full steps, and check the clock every few of them."""
-    feed, done = trainer.feed, 0
+    feed, done = trainer.setup.feed, 0
     drawn = plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True)
     start = time.perf_counter()
     while True:

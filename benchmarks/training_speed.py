@@ -28,8 +28,8 @@ from transnet import TransNet, backbones, d4
 from transnet.data import open_data
 from transnet.data.augment import plan
 from transnet.runs.config import TrainConfig
-from transnet.train.device import determinism, find_device
-from transnet.train.distributed import World
+from transnet.train.device import determinism
+from transnet.train.setup import Launch, prepare
 from transnet.train.trainer import Trainer
 
 ROTATIONS = ("r0", "r1", "r2", "r3")
@@ -49,9 +49,8 @@ class Bench:
             data or self.args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False,
             device=self.args.device, transforms=",".join(ROTATIONS[:m]), batch_size=batch, **{**self.small, **settings},
         )  # fmt: skip
-        trainer = Trainer(config, World(), find_device(config.device, World()), None, data=None, quiet=True)
         start = time.perf_counter()
-        trainer.prepare()
+        trainer = Trainer(prepare(Launch.of(config, quiet=True)))
         trainer.step.prepare()
         wait()
         return trainer, time.perf_counter() - start
@@ -65,15 +64,15 @@ class Bench:
 
     def measured(self, m, batch, **settings):
         trainer, prepared = self.trainer(m, batch, **settings)
-        n, steps = len(trainer.data.train), trainer.feed.steps
-        trainer.run_epoch(0)
+        n, steps = len(trainer.setup.data.train), trainer.setup.feed.steps
+        trainer.train_epoch(0)
         rounds, start = [], time.perf_counter()
         while len(rounds) < self.rounds or (len(rounds) < 9 and time.perf_counter() - start < self.seconds):
             rounds.append((epoch_seconds(trainer, len(rounds) + 1), bare_seconds(trainer)))
         seconds = statistics.median(epoch for epoch, _ in rounds)
         bare = statistics.median(step for _, step in rounds) if rounds[0][1] else None
         row = {
-            "model": trainer.config.model, "m": m, "batch": batch, "images": n, "seconds_per_epoch": seconds,
+            "model": trainer.setup.config.model, "m": m, "batch": batch, "images": n, "seconds_per_epoch": seconds,
             "passes_per_second": n * m / seconds, "prepare_seconds": prepared,
             "bare_passes_per_second": batch * m / bare if bare else None,
             "overhead": seconds / (bare * n / batch) - 1 if bare else None,
@@ -91,10 +90,10 @@ class Bench:
         """Ours and the naive loop in turns."""
         trainer, _ = self.trainer(2, batch)
         naive = Naive(self.args, batch)
-        trainer.run_epoch(0)
+        trainer.train_epoch(0)
         ours, theirs = [], []
         for r in range(self.rounds):
-            ours.append(len(trainer.data.train) * 2 / epoch_seconds(trainer, r + 1))
+            ours.append(len(trainer.setup.data.train) * 2 / epoch_seconds(trainer, r + 1))
             theirs.append(naive.passes_per_second(steps))
         ratio = statistics.median(ours) / statistics.median(theirs)
         print(f"m=2 batch {batch}: {statistics.median(ours):,.0f} passes/s, naive loop "
@@ -114,14 +113,14 @@ def epoch_seconds(trainer, epoch):
     """A whole epoch as the loop runs it: drawing the plan, copying it, every step."""
     wait()
     start = time.perf_counter()
-    trainer.run_epoch(epoch)
+    trainer.train_epoch(epoch)
     wait()
     return time.perf_counter() - start
 
 
 def bare_seconds(trainer):
     """Return the time of a step if only captured steps run, over the steps of an epoch."""
-    step, feed = trainer.step, trainer.feed
+    step, feed = trainer.step, trainer.setup.feed
     if not step.capture or feed.steps < 2:
         return None
     graph = step.graph(feed.size(0))

@@ -44,9 +44,9 @@ def main():
                     evaluate_every=0, tensorboard=False, device=args.device, **{**standard, **change},
                 )  # fmt: skip
                 result = train(config, quiet=True)
-            view = result["val_flip"] or result["val"]
-            row[kind] = {"pruned": view["pruned"]["accuracy"], "full": view["full"]["accuracy"]}
-            row[kind]["train_seconds"] = result["train_seconds"]
+            view = result.val_flip or result.val
+            row[kind] = {"pruned": view.pruned.accuracy, "full": view.full.accuracy}
+            row[kind]["train_seconds"] = result.train_seconds
         rows.append(row)
         print(
             f"{name:<50} base {row['base']['pruned']:.4f}  PT2 {row['T2']['pruned']:.4f}  T2 {row['T2']['full']:.4f}"

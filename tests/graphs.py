@@ -11,13 +11,13 @@ from torch._inductor import config as inductor
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
-from transnet.train.inductor.rewrite import Rewrite
+from transnet.train.inductor.rewrite import RewriteGraph
 
 
 class Graphs:
     """The backend: ``parts`` are the forward and the backward graph."""
 
-    def __init__(self, rewrite: Rewrite | None) -> None:
+    def __init__(self, rewrite: RewriteGraph | None) -> None:
         self.rewrite = rewrite
         self.parts: list[fx.Graph] = []
 

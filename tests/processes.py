@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from small_runs import Plain, images_file, plain, run
 from transnet.errors import DataError
-from transnet.train.state import TrainingError
+from transnet.train.failures import TrainingError
 
 RANK = int(os.environ["RANK"])
 

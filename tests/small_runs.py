@@ -21,7 +21,8 @@ from transnet.runs.config import TrainConfig
 from transnet.runs.records import encode
 from transnet.study.file import Study, read_study
 from transnet.train.interrupt import Stopped
-from transnet.train.trainer import train
+from transnet.train.setup import Launch, prepare
+from transnet.train.trainer import Trainer, train
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -51,6 +52,11 @@ def settings(data: Path | str, out: Path, **changes: Any) -> TrainConfig:
 def run(data: Path | str, out: Path, model: nn.Module | None = None, **changes: Any) -> dict[str, Any]:
     """Train, and return the content of ``result.json``."""
     return encode(train(settings(data, out, **changes), model=model, quiet=True))
+
+
+def trainer(data: Path | str, out: Path, model: nn.Module | None = None, **changes: Any) -> Trainer:
+    """A prepared trainer, in this process and on the CPU."""
+    return Trainer(prepare(Launch.of(settings(data, out, **changes), model=model, quiet=True)))
 
 
 def weights(out: Path) -> str:

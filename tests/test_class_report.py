@@ -1,6 +1,7 @@
-"""A collapsed classifier is visible in what `transnet train` and `transnet evaluate` print and write."""
+"""`transnet train` and `transnet evaluate` report a collapsed classifier."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch.nn.functional as F
 from data_files import encoded, noise
 from small_runs import images_file, run
 from transnet.cli import main as transnet
-from transnet.train.class_report import classes_of, imbalance_notes, print_classes
-from transnet.train.evaluate import class_scores, scores_of
-from transnet.train.progress import print_scores
+from transnet.cli.class_report import print_classes
+from transnet.runs.records import Scores
+from transnet.train.evaluate import ClassScore, class_scores, scores_of_logits
 
 QUICK = ("--model", "resnet8-small", "--device", "cpu", "--no-tensorboard")
 
@@ -139,14 +140,19 @@ def test_classes_without_test_images_are_left_out_of_the_mean(
     assert {row[0] for row in table(printed)} == {"0", "2", "3"}
 
 
-def entries(recalls: list[float], n: int = 20) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def classes_of(scores: dict[str, Any]) -> list[dict[str, Any]]:
+    """The classes in a part of ``result.json``."""
+    return (scores["pruned"] or scores["full"])["classes"]
+
+
+def entries(recalls: list[float], n: int = 20) -> tuple[Scores, tuple[ClassScore, ...]]:
     """Scores of one head with that recall of each class."""
     k = len(recalls)
     y = torch.arange(k).repeat_interleave(n)
     right = torch.cat([torch.arange(n) < round(recall * n) for recall in recalls])
     logits = F.one_hot(torch.where(right, y, (y + 1) % k), k).float()
     names = [f"kind {i}" for i in range(k)]
-    return scores_of(logits[:, None], y, ("r0",)), class_scores(logits, y, names, [500] * k)
+    return scores_of_logits(logits[:, None], y, ("r0",)), class_scores(logits, y, names, [500] * k)
 
 
 def test_of_many_classes_the_ten_lowest_recalls_are_shown(
@@ -172,29 +178,9 @@ def test_of_many_classes_that_are_never_recognised_ten_are_named(capsys: pytest.
     assert "kind 9 and " in out
 
 
-@pytest.mark.parametrize(
-    ("counts", "imbalanced"), [((30, 10), False), ((31, 10), True), ((5, 0), True), ((10, 30, 20), False)]
-)
-def test_more_than_three_to_one_is_imbalanced(counts: tuple[int, ...], imbalanced: bool) -> None:
-    classes = [{"class": f"c{i}", "n_train": n} for i, n in enumerate(counts)]
-    assert bool(imbalance_notes(classes)) == imbalanced
-    assert not imbalance_notes([{"class": "a", "n": 100}, {"class": "b", "n": 1}])  # the training set is unknown
-
-
-def test_class_names_from_strangers_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_class_names_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     view, classes = entries([0.0, 1.0])
-    classes[0] |= {"class": "\x1b[31m[red]x", "n_train": 1}
-    print_classes(view, classes, "test")
+    print_classes(view, (replace(classes[0], name="\x1b[31m[red]x", n_train=1), *classes[1:]), "test")
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert out.count("[red]x") == 3  # table and both notes
-
-
-def test_results_of_earlier_versions_can_still_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[1] / "results" / "digits" / "runs" / "digits-fast-t2-s1" / "result.json"
-    test = json.loads(path.read_text())["test"]
-    print_scores(test, None)
-    print_classes(test, classes_of(test), "test")
-    out = capsys.readouterr().out
-    assert "passes" in out
-    assert "balanced" not in out

@@ -148,7 +148,7 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
     both = transnet("evaluate", t2, base, check=0).stdout
     assert "pruned (head 0: r0)" in both
     assert both.count("most often taken for") == 3  # of the ensemble, too
-    assert " ".join(both.split()).count("where 0 is agreement") == 1
+    assert " ".join(both.split()).count("0 means that they agree") == 1
     assert "without `val_fraction`" in transnet("evaluate", base, "--split", "val", check=2).stderr
     assert "a run is given twice" in transnet("evaluate", t2, f"{t2}/", check=2).stderr
 
@@ -311,7 +311,7 @@ def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_pat
 
 def test_a_study_inside_its_data_is_refused_and_nothing_made(tmp_path, capsys):
     assert main(["reproduce", "invariance", "--data", str(tmp_path), "--out", str(tmp_path / "study")]) == 2
-    assert "lies in the data" in capsys.readouterr().err
+    assert "is inside the data" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
 
 

@@ -1,4 +1,4 @@
-"""Several processes train what one would have."""
+"""Several processes train the same as one."""
 
 import json
 import re
@@ -71,14 +71,14 @@ def test_shares_are_even_contiguous_and_cover_everything_once(size: int, n: int)
     assert lengths == sorted(lengths, reverse=True)  # the first process never has nothing while another has something
 
 
-def test_a_single_process_needs_nobody() -> None:
+def test_a_single_process_does_not_communicate() -> None:
     alone = World()
     assert alone.first
     assert alone.share(10) == (0, 10)
     assert alone.any(True, torch.device("cpu"))
     assert not alone.any(False, torch.device("cpu"))
     alone.barrier()
-    alone.copy_from_first([torch.zeros(2)])
+    alone.broadcast([torch.zeros(2)])
 
 
 # ------------------------------------------------------------------------------------------------ two processes
@@ -124,12 +124,12 @@ def test_each_image_is_seen_once_an_epoch(data: Path, several: Path) -> None:
 
 
 def test_the_result_is_that_of_the_weights_that_were_saved(several: Path) -> None:
-    """Each process has batch-norm statistics of its own; all must measure with those of the first."""
+    """Each process has its own batch-norm statistics; all must evaluate with those of the first."""
     result = encode(Run(several / "norm").result())
     again = evaluate_runs([str(several / "norm")], device="cpu")[str(several / "norm")]
     for kind in ("pruned", "full"):
-        assert again["plain"][kind]["accuracy"] == result["test"][kind]["accuracy"]
-        assert again["plain"][kind]["loss"] == pytest.approx(result["test"][kind]["loss"], rel=1e-5)
+        assert getattr(again.plain, kind).accuracy == result["test"][kind]["accuracy"]
+        assert getattr(again.plain, kind).loss == pytest.approx(result["test"][kind]["loss"], rel=1e-5)
 
 
 def test_all_processes_stop_at_a_loss_that_is_not_finite_in_one(several: Path) -> None:
@@ -149,7 +149,7 @@ def test_processes_that_see_other_images_do_not_train_together(several: Path) ->
 
 def test_a_killed_worker_is_restarted_and_the_run_finishes(data: Path, tmp_path: Path) -> None:
     torchrun("killed", data, tmp_path / "run", restarts=2)
-    # Which of the two torchrun names is chance: the survivor aborts, for want of the other.
+    # Which of the two processes torchrun reports is chance: the other one aborts too.
     assert {path.name for path in tmp_path.glob("began-*")} == {f"began-{i}-{rank}" for i in (0, 1) for rank in (0, 1)}
     run(data, tmp_path / "one", plain(), epochs=6, checkpoint_every=1)
     close(tmp_path / "one", tmp_path / "run")
@@ -157,7 +157,7 @@ def test_a_killed_worker_is_restarted_and_the_run_finishes(data: Path, tmp_path:
     assert not (tmp_path / "run" / "state").exists()
 
 
-def test_a_run_may_go_on_with_another_number_of_processes(data: Path, tmp_path: Path) -> None:
+def test_a_run_may_resume_with_another_number_of_processes(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "whole", plain())
     stopped_run(data, tmp_path / "run", step=6)
     torchrun("resumed", data, tmp_path / "run", processes=3)
@@ -173,7 +173,7 @@ def test_a_signal_to_one_process_stops_all_with_everything_saved(data: Path, tmp
     close(tmp_path / "whole", tmp_path / "run")
 
 
-def test_the_command_line_under_torchrun_speaks_with_one_voice(data: Path, tmp_path: Path) -> None:
+def test_the_command_line_under_torchrun_prints_everything_once(data: Path, tmp_path: Path) -> None:
     options = ("--epochs", 2, "--device", "cpu", "--transforms", "r0,r1")
     said = torchrun("-m", "transnet", "train", data, "--out", tmp_path / "run", *options)
     assert len(re.findall(r"\d training images,", said)) == 1

@@ -1,6 +1,7 @@
-"""Counting over a split, against direct computation."""
+"""Evaluation of a network over a split, against direct computation."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,17 @@ from transnet.data.augment import View
 from transnet.data.geometry import Geometry
 from transnet.runs.records import encode
 from transnet.train.distributed import World
-from transnet.train.eval_loader import Looker
-from transnet.train.evaluate import class_scores, count, ensemble_scores, outputs, result_of, scores, scores_of
+from transnet.train.eval_loader import EvalLoader
+from transnet.train.evaluate import (
+    ClassScore,
+    class_scores,
+    count,
+    ensemble_scores,
+    outputs,
+    scores,
+    scores_of_logits,
+    with_classes,
+)  # fmt: skip
 
 N, CLASSES = 37, 4
 
@@ -107,12 +117,11 @@ def test_of_repeated_heads_the_first_is_the_pruned_one() -> None:
     assert got.heads[0].loss != got.heads[1].loss
 
 
-def test_without_the_identity_there_is_no_pruned_score_and_no_generalisation_score() -> None:
+def test_without_the_identity_there_is_no_pruned_score() -> None:
     net = network("r1,r2")
-    result = result_of(net.transforms, counted(net), None, None, classes="abcd", n_train=[1] * 4)
-    assert result.test.pruned is None
-    assert result.generalization is None
-    assert result.test.full.n == N
+    found = scores(counted(net)[0], net.transforms)
+    assert found.pruned is None
+    assert found.full.n == N
 
 
 @pytest.mark.parametrize("size", [1, 7, 37, 100])
@@ -139,28 +148,28 @@ def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes
     torch.manual_seed(0)
     net = TransNet(create("resnet8-small", num_classes=3, in_channels=1), "r0,r1")
 
-    def sums(world: World, *, device_has_them: bool = False) -> Tensor:
-        look = Looker(view, world, torch.device("cpu"), resident=resident, workers=0, progress=False)
-        images = data.test.resident((8, 8), progress=False) if device_has_them else None
-        return count(net, look("test", data.test, images), 3, flip=True, autocast=nullcontext)
+    def sums(world: World, *, on_device: bool = False) -> Tensor:
+        loader = EvalLoader(view, world, torch.device("cpu"), resident=resident, workers=0, progress=False)
+        images = data.test.resident((8, 8), progress=False) if on_device else None
+        return count(net, loader.batches("test", data.test, images), 3, flip=True, autocast=nullcontext)
 
     whole = sums(World())
     assert whole[0, 0, -3:].tolist() == data.test.labels.bincount(minlength=3).tolist()
     shares = [sums(World(rank, processes)) for rank in range(processes)]
     torch.testing.assert_close(torch.stack(shares).sum(0), whole)
     if resident:
-        there = [sums(World(rank, processes), device_has_them=True) for rank in range(processes)]
+        there = [sums(World(rank, processes), on_device=True) for rank in range(processes)]
         torch.testing.assert_close(torch.stack(there).sum(0), whole)
 
 
-def test_a_looker_keeps_images_apart_by_name(tmp_path: Path) -> None:
+def test_resident_images_of_several_splits_do_not_mix(tmp_path: Path) -> None:
     data = open_data(str(images_file(tmp_path / "x.npz")))
     view = View.create(Geometry.square(8), mean=data.mean, std=data.std)
-    look = Looker(view, World(), torch.device("cpu"), resident=True, workers=0, progress=False)
+    loader = EvalLoader(view, World(), torch.device("cpu"), resident=True, workers=0, progress=False)
     for _ in range(2):
         for name, part in (("train", data.train), ("test", data.test)):
-            x = torch.cat([x for x, _ in look(name, part)])
-            y = torch.cat([y for _, y in look(name, part)])
+            x = torch.cat([x for x, _ in loader.batches(name, part)])
+            y = torch.cat([y for _, y in loader.batches(name, part)])
             assert torch.equal(x, view.centre(part.resident((8, 8), progress=False)))
             assert torch.equal(y, part.labels)
 
@@ -171,19 +180,22 @@ def test_outputs_give_the_scores_that_count_gives() -> None:
     sums = counted(net, flip=True)
     _, y = split()
     for i in range(2):
-        from_logits, from_sums = scores_of(views[i], y, net.transforms), encode(scores(sums[i], net.transforms))
-        assert {key: from_logits["full"][key] for key in from_sums["full"]} == pytest.approx(from_sums["full"])
-        assert from_logits["heads"][1]["loss"] == pytest.approx(from_sums["heads"][1]["loss"])
+        from_logits, from_sums = scores_of_logits(views[i], y, net.transforms), scores(sums[i], net.transforms)
+        for got, expected in zip(
+            (from_logits.full, *from_logits.heads), (from_sums.full, *from_sums.heads), strict=True
+        ):
+            assert got.loss == pytest.approx(expected.loss)
+            assert replace(got, loss=0.0, uncertainty=None) == replace(expected, loss=0.0)
 
 
 def test_the_balanced_accuracy_is_the_mean_recall_of_the_classes_that_are_present() -> None:
     y = torch.tensor([0] * 8 + [1] * 2 + [3])  # of class 2 there is no image
     predicted = torch.tensor([0] * 6 + [1] * 2 + [1, 0] + [0])
     logits = F.one_hot(predicted, 4).float()[:, None]
-    entry = scores_of(logits, y, ("r0",))["pruned"]
-    assert entry["accuracy"] == pytest.approx(7 / 11)
-    assert entry["balanced_accuracy"] == pytest.approx((6 / 8 + 1 / 2 + 0) / 3)
-    assert (entry["present_classes"], entry["zero_recall_classes"]) == (3, 1)
+    score = scores_of_logits(logits, y, ("r0",)).pruned
+    assert score.accuracy == pytest.approx(7 / 11)
+    assert score.balanced_accuracy == pytest.approx((6 / 8 + 1 / 2 + 0) / 3)
+    assert (score.present_classes, score.zero_recall_classes) == (3, 1)
 
 
 @pytest.mark.parametrize(("transforms", "row"), [("r1,r0", 1), ("r1,r2", 2)])
@@ -194,27 +206,24 @@ def test_a_results_classes_have_the_recall_of_the_pruned_classifier_or_else_of_t
     _, y = split()
     logits = outputs(net, batches(), flip=False, autocast=nullcontext)[0]
     predicted = torch.cat([logits, logits.mean(1, keepdim=True)], 1)[:, row].argmax(-1)
-    result = result_of(net.transforms, counted(net), counted(net), None, classes="abcd", n_train=[5, 6, 7, 8])
-    for part in ("test", "val"):
-        scored = (view := encode(getattr(result, part)))["pruned"] or view["full"]
-        for label, entry in enumerate(scored["classes"]):
-            images = y == label
-            assert (entry["class"], entry["n_train"], entry["n"]) == ("abcd"[label], 5 + label, images.sum())
-            assert entry["recall"] == pytest.approx((predicted[images] == label).double().mean().item())
+    sums = counted(net)[0]
+    found = with_classes(scores(sums, net.transforms), sums, net.transforms, "abcd", [5, 6, 7, 8])
+    for label, entry in enumerate((found.pruned or found.full).classes):
+        images = y == label
+        assert (entry.name, entry.n_train, entry.n) == ("abcd"[label], 5 + label, images.sum())
+        assert entry.recall == pytest.approx((predicted[images] == label).double().mean().item())
 
 
-def test_a_classs_recall_and_what_it_is_taken_for() -> None:
+def test_a_class_has_its_recall_and_the_class_that_it_is_taken_for() -> None:
     y = torch.tensor([0, 0, 0, 0, 1, 1, 3])
     logits = F.one_hot(torch.tensor([0, 1, 3, 3, 1, 1, 0]), 4).float()
-    found = class_scores(logits, y, ("a", "b", "c", "d"), (9, 8, 7, 6))
-    assert [entry["accuracy"] for entry in found] == [entry.pop("recall") for entry in found]
-    assert found == [
-        {"class": "a", "n_train": 9, "n": 4, "accuracy": 0.25, "taken_for": "d", "mistakes": 2},
-        {"class": "b", "n_train": 8, "n": 2, "accuracy": 1.0, "taken_for": None, "mistakes": 0},
-        {"class": "c", "n_train": 7, "n": 0, "accuracy": None, "taken_for": None, "mistakes": 0},
-        {"class": "d", "n_train": 6, "n": 1, "accuracy": 0.0, "taken_for": "a", "mistakes": 1},
-    ]
-    assert "n_train" not in class_scores(logits, y, ("a", "b", "c", "d"))[0]
+    assert class_scores(logits, y, ("a", "b", "c", "d"), (9, 8, 7, 6)) == (
+        ClassScore(name="a", n_train=9, n=4, recall=0.25, taken_for="d", mistakes=2),
+        ClassScore(name="b", n_train=8, n=2, recall=1.0, taken_for=None, mistakes=0),
+        ClassScore(name="c", n_train=7, n=0, recall=None, taken_for=None, mistakes=0),
+        ClassScore(name="d", n_train=6, n=1, recall=0.0, taken_for="a", mistakes=1),
+    )
+    assert class_scores(logits, y, ("a", "b", "c", "d"))[0].n_train is None
 
 
 def test_an_ensemble_is_the_mean_of_its_members_outputs() -> None:
@@ -223,18 +232,16 @@ def test_an_ensemble_is_the_mean_of_its_members_outputs() -> None:
         other.heads[1].weight.neg_()
     _, y = split()
     views = [tuple(outputs(net, batches(), flip=True, autocast=nullcontext)) for net in (one, other)]
-    got = ensemble_scores(views, y, [one.transforms, other.transforms])
-    for i, (name, passes) in enumerate((("plain", 1), ("flip", 2))):
+    for i, passes in enumerate((1, 2)):
+        got = ensemble_scores([run[i] for run in views], y, [one.transforms, other.transforms], passes=passes)
         pruned = (views[0][i][:, 0] + views[1][i][:, 1]) / 2
         full = (views[0][i].mean(1) + views[1][i].mean(1)) / 2
-        entry = got[name]
-        assert entry is not None
-        assert entry["pruned"]["loss"] == pytest.approx(F.cross_entropy(pruned, y).item(), rel=1e-5)
-        assert entry["full"]["loss"] == pytest.approx(F.cross_entropy(full, y).item(), rel=1e-5)
-        assert (entry["pruned"]["passes"], entry["full"]["passes"]) == (2 * passes, 4 * passes)
+        assert got.pruned.loss == pytest.approx(F.cross_entropy(pruned, y).item(), rel=1e-5)
+        assert got.full.loss == pytest.approx(F.cross_entropy(full, y).item(), rel=1e-5)
+        assert (got.pruned.passes, got.full.passes) == (2 * passes, 4 * passes)
 
 
-def test_the_generalisation_score_is_test_over_train_loss_of_the_identity_head_on_untouched_images(
+def test_the_generalisation_score_is_test_over_train_loss_of_the_identity_head_on_images_without_augmentation(
     tmp_path: Path,
 ) -> None:
     file = images_file(tmp_path / "x.npz", channels=3)
@@ -249,3 +256,9 @@ def test_the_generalisation_score_is_test_over_train_loss_of_the_identity_head_o
             ).item()
     assert result["train"]["loss"] == pytest.approx(losses["train"], rel=1e-5)
     assert result["generalization"] == pytest.approx(losses["test"] / losses["train"], rel=1e-5)
+
+
+def test_without_the_identity_there_is_no_generalisation_score(tmp_path: Path) -> None:
+    result = run(images_file(tmp_path / "x.npz"), tmp_path / "run", transforms="r1,r2", epochs=1)
+    assert result["train"] is None
+    assert result["generalization"] is None

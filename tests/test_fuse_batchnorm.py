@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from graphs import Graphs, images, run
 from transnet import TransNet, backbones
-from transnet.train.inductor.rewrite import Rewrite
+from transnet.train.inductor.rewrite import RewriteGraph
 
 ATEN = torch.ops.aten
 
@@ -60,7 +60,7 @@ class Wider(nn.Module):
 @pytest.mark.parametrize(("residual", "masks"), [(False, 1), (True, 0)])
 def test_loss_gradients_and_running_statistics_stay(residual: bool, masks: int) -> None:
     model, x = Wider(residual), images()
-    plain, rewritten = Graphs(None), Graphs(Rewrite())
+    plain, rewritten = Graphs(None), Graphs(RewriteGraph())
     expected, found = run(model, x, plain), run(model, x, rewritten)
     assert rewritten.rewrite is not None
     assert rewritten.rewrite.norms == 2
@@ -82,7 +82,7 @@ def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph(
 ) -> None:
     net = TransNet(model(), ("r0", "r1")).train()
     truth, plain = run(net, images(), Graphs(None)), run(net, images(), Graphs(None), mixed=True)
-    graphs = Graphs(Rewrite())
+    graphs = Graphs(RewriteGraph())
     found = run(net, images(), graphs, mixed=True)
     assert graphs.rewrite is not None
     assert graphs.rewrite.norms == norms
@@ -97,7 +97,7 @@ def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph(
 
 
 def test_the_outputs_of_relu_are_not_read_for_masks_but_where_they_are_used_twice() -> None:
-    plain, rewritten = Graphs(None), Graphs(Rewrite())
+    plain, rewritten = Graphs(None), Graphs(RewriteGraph())
     for graphs in (plain, rewritten):
         run(resnet8(), images(), graphs, mixed=True)
     # The first ReLU in each of three blocks. The stem's result and the blocks' own go two ways, or into the pool.
@@ -109,14 +109,14 @@ def test_the_activations_kept_for_the_backward_pass_are_the_same() -> None:
         names = {node.name for node in graphs.parts[1].find_nodes(op="placeholder")}
         return {name for name in names if name.startswith(("convolution", "relu"))}
 
-    plain, rewritten = Graphs(None), Graphs(Rewrite())
+    plain, rewritten = Graphs(None), Graphs(RewriteGraph())
     for graphs in (plain, rewritten):
         run(resnet8(), images(), graphs, mixed=True)
     assert kept(rewritten) == kept(plain)
 
 
 def test_full_precision_is_left_as_it_is() -> None:
-    rewrite = Rewrite()
+    rewrite = RewriteGraph()
     run(resnet8(), images(), Graphs(rewrite))
     assert rewrite.norms == 0
 
@@ -130,7 +130,7 @@ def test_other_norms_are_left_alone(norm: nn.Module) -> None:
         nn.Conv2d(3, 16, 3, bias=False), norm, nn.ReLU(), nn.Conv2d(16, 16, 3, bias=False), nn.AdaptiveAvgPool2d(1),
         nn.Flatten(), nn.Linear(16, 10),
     )  # fmt: skip
-    graphs = Graphs(Rewrite())
+    graphs = Graphs(RewriteGraph())
     expected, found = run(model, images(), Graphs(None), mixed=True), run(model, images(), graphs, mixed=True)
     assert graphs.rewrite is not None
     assert graphs.rewrite.norms == 0

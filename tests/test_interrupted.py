@@ -1,4 +1,4 @@
-"""Runs that are stopped and killed, and go on as if nothing had happened; and one process to a run."""
+"""Runs that are stopped or killed and resumed, and the lock that lets one process train a run."""
 
 import multiprocessing
 import os
@@ -42,11 +42,11 @@ def without_times(out: Path) -> list[EpochEntry]:
 def test_stopped_anywhere_and_resumed_a_run_ends_bit_identically(
     data: Path, tmp_path: Path, step: int, changes: dict[str, Any]
 ) -> None:
-    model = {"dropout": 0.4}  # what it draws must come back too
+    model = {"dropout": 0.4}  # its random numbers must be the same
     run(data, tmp_path / "whole", plain(**model), **changes)
     stopped_run(data, tmp_path / "run", step=step, model=model, **changes)
     assert not (tmp_path / "run" / "result.json").exists()
-    # Stopped again, in the next step: the record must not lose what came before.
+    # Stopped again, in the next step: the log must not lose the epoch's earlier steps.
     if step < 14:
         with pytest.raises(Stopped):
             run(data, tmp_path / "run", plain(**model, stop_at=1), resume=True, **changes)
@@ -56,24 +56,22 @@ def test_stopped_anywhere_and_resumed_a_run_ends_bit_identically(
     assert not (tmp_path / "run" / "state").exists()
 
 
-def test_stopped_in_its_last_step_a_run_has_only_to_be_measured(data: Path, tmp_path: Path) -> None:
+def test_a_run_stopped_in_its_last_step_is_only_evaluated_when_it_is_resumed(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(stop_at=15))
     run(data, tmp_path / "whole", plain())
-    assert measured_again(data, tmp_path / "run") == weights(tmp_path / "whole")
+    assert weights_when_resumed(data, tmp_path / "run") == weights(tmp_path / "whole")
 
 
-def measured_again(data: Path, out: Path) -> Any:
-    """The weights of a run that was stopped after its last epoch, once it is resumed: which trains nothing again."""
+def weights_when_resumed(data: Path, out: Path) -> Any:
+    """Resume a run that was stopped after its last epoch, which must not train again."""
     before = Run(out).metrics()
     run(data, out, plain(), resume=True)
     assert Run(out).metrics() == before
     return weights(out)
 
 
-def test_a_wish_to_stop_after_the_last_look_is_not_lost(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_after_the_last_check_is_not_lost(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transnet.train.tensorboard.Curves.close", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)
@@ -81,20 +79,20 @@ def test_a_wish_to_stop_after_the_last_look_is_not_lost(
     assert checkpoint.is_saved(tmp_path / "run" / "state", 15)
 
 
-def test_what_is_saved_is_not_put_at_risk_by_saving_it_again(
+def test_a_complete_checkpoint_is_not_written_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: Any, **__: Any) -> None:
         monkeypatch.setattr(checkpoint, "save", lambda *_: pytest.fail("written again"))
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("transnet.train.trainer.result_of", stopped)
+    monkeypatch.setattr("transnet.train.trainer.with_classes", stopped)
     with pytest.raises(Stopped):
         run(data, tmp_path / "run", plain(), checkpoint_every=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_while_it_is_measured_a_run_is_saved(
+def test_a_run_stopped_during_evaluation_is_saved(
     data: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: Any, **__: Any) -> None:
@@ -103,24 +101,24 @@ def test_stopped_while_it_is_measured_a_run_is_saved(
     failed: list[str] = []
 
     def saved(*args: Any) -> None:
-        if not failed:  # after the last epoch: a disk that is full for a moment must not end a run that is trained
+        if not failed:  # after the last epoch: a disk that is full for a moment must not end a trained run
             failed.append("full")
             raise checkpoint.CheckpointError("full")
-        os.kill(os.getpid(), number)  # again: it is a person's, or a scheduler's that signals twice
+        os.kill(os.getpid(), number)  # again: somebody presses Ctrl-C twice, or a scheduler signals twice
         save(*args)
 
     save = checkpoint.save
-    monkeypatch.setattr("transnet.train.trainer.result_of", stopped)
+    monkeypatch.setattr("transnet.train.trainer.with_classes", stopped)
     monkeypatch.setattr(checkpoint, "save", saved)
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)
     monkeypatch.undo()
     run(data, tmp_path / "whole", plain())
-    assert measured_again(data, tmp_path / "run") == weights(tmp_path / "whole")
+    assert weights_when_resumed(data, tmp_path / "run") == weights(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_stop_is_answered_with_where_the_run_stands_and_how_to_go_on(
+def test_a_stopped_run_reports_how_far_it_got_and_how_to_resume(
     data: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     model = plain()
@@ -177,7 +175,7 @@ def test_killed_at_random_moments_and_resumed_a_run_ends_bit_identically(data: P
     assert killed >= 8
 
 
-def test_ctrl_c_on_the_command_line_saves_exits_1_and_its_message_is_the_command_to_go_on(
+def test_ctrl_c_on_the_command_line_saves_exits_1_and_prints_the_command_that_resumes(
     data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "a run"
@@ -192,7 +190,7 @@ def test_ctrl_c_on_the_command_line_saves_exits_1_and_its_message_is_the_command
     said, errors = process.communicate(timeout=180)
     assert process.returncode == 1, errors
     assert "Traceback" not in errors
-    assert "everything is saved. Go on with:" in errors
+    assert "everything is saved. Continue with:" in errors
     assert not (out / "result.json").exists()
     assert said == ""
     words = shlex.split(errors.strip().splitlines()[-1])
@@ -200,25 +198,25 @@ def test_ctrl_c_on_the_command_line_saves_exits_1_and_its_message_is_the_command
     process = command("-m", *words)
     said, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    assert "going on after epoch" in errors
+    assert "resuming after epoch" in errors
     assert epochs_written(out) == list(range(1, 81))
     run(data, tmp_path / "whole", epochs=80)
     assert weights(out) == weights(tmp_path / "whole")
-    # Not a terminal: how it began and ended, no live line, no control characters.
+    # This is not a terminal: only how the run began and ended, without a live line or control characters.
     assert "\x1b" not in errors
     assert "\r" not in errors
     assert len(errors.splitlines()) <= 7, errors
     assert errors.endswith(f"what next: transnet evaluate, prune, predict or serve {shlex.quote(str(out))}\n")
 
 
-def test_resuming_past_a_damaged_checkpoint_says_so(
+def test_resuming_past_a_damaged_checkpoint_is_a_warning(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stopped_run(data, tmp_path / "run", step=7)
     newest = tmp_path / "run" / "state" / "00000007" / "tensors.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     train(settings(data, tmp_path / "run", resume=True), model=plain())
-    assert re.search(r"warning: checkpoint 00000007: .* going on from the one before", capfd.readouterr().err)
+    assert re.search(r"warning: checkpoint 00000007: .* resuming from the one before", capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("workers_too", [False, True], ids=["group", "every process"])
@@ -236,7 +234,7 @@ def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_pa
     os.killpg(child.pid, signal.SIGTERM)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert "everything is saved. Go on with" in said
+    assert "everything is saved. Continue with" in said
     assert "Traceback" not in said
 
 

@@ -7,7 +7,7 @@ import torch
 from torchmetrics.functional.classification import binary_auroc
 
 from transnet.metrics import auroc, calibration_error, disagreement, uncertainty
-from transnet.train.evaluate import ensemble_entry, scores_of
+from transnet.train.evaluate import ensemble_score, scores_of_logits
 
 
 def test_equal_members_do_not_disagree() -> None:
@@ -87,5 +87,8 @@ def test_a_single_classifier_has_no_disagreement() -> None:
 def test_heads_of_one_network_are_an_ensemble() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(50, 2, 4), torch.randint(4, (50,))
-    full = scores_of(logits, labels, ("r0", "r1"))["full"]
-    assert full == pytest.approx(ensemble_entry([logits[:, 0], logits[:, 1]], labels, passes=2))
+    full = scores_of_logits(logits, labels, ("r0", "r1")).full
+    ensemble = ensemble_score([logits[:, 0], logits[:, 1]], labels, passes=2)
+    assert full.uncertainty == ensemble.uncertainty
+    assert (full.accuracy, full.passes) == (ensemble.accuracy, ensemble.passes)
+    assert full.loss == pytest.approx(ensemble.loss)

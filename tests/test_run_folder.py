@@ -15,14 +15,17 @@ from safetensors import SafetensorError
 from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
+from transnet.data import Split
 from transnet.errors import DataError, TransnetError
 from transnet.runs import checkpoint
 from transnet.runs.config import from_dict
 from transnet.runs.folder import Run
+from transnet.runs.predictions import Predictions
 from transnet.runs.records import encode
 from transnet.ship.thresholds import choose_threshold
+from transnet.train.evaluate import scores_of_logits
 from transnet.train.evaluate_runs import collect, evaluate_runs, own_data, some_images
-from transnet.train.state import TrainingError
+from transnet.train.failures import TrainingError
 from transnet.train.trainer import train
 
 FILES = {"config.json", "metrics.jsonl", "model.safetensors", "result.json"}
@@ -138,7 +141,7 @@ def test_a_run_inside_its_data_is_refused(tmp_path: Path, out: str, resume: bool
     pets = class_folder(tmp_path / "pets", n=4)
     (tmp_path / "linked").symlink_to(pets)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(TransnetError, match=rf"out: .*{out} lies in the data, .*pets; give a folder outside"):
+    with pytest.raises(TransnetError, match=rf"out: .*{out} is inside the data, .*pets; give a folder outside"):
         run(pets, tmp_path / out, resume=resume)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -200,11 +203,11 @@ def test_seconds_and_commit_cover_all_processes_of_the_run(
     monkeypatch.setenv("TRANSNET_COMMIT", "first")
     stopped_run(data, out, step=4, epochs=2)
     *_, state = sorted((out / "state").glob("0*"))
-    before = json.loads((state / "state.json").read_text())["took"]
+    before = json.loads((state / "state.json").read_text())["seconds"]
     monkeypatch.setenv("TRANSNET_COMMIT", "second")
     result = run(data, out, plain(), epochs=2, resume=True)
     assert result["commit"] == "first"
-    assert result["seconds"] > before["all"] > 0
+    assert result["seconds"] > before["total"] > 0
     for part in ("prepare", "train", "evaluate"):
         assert result[f"{part}_seconds"] > before[part] > 0
 
@@ -270,11 +273,11 @@ def test_base_and_transnet_of_one_seed_start_from_the_same_backbone(data: Path, 
 def test_a_loaded_run_measures_what_its_result_says(data: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     result = run(data, tmp_path / "run", epochs=1, **changes)
     again = evaluate_runs([str(tmp_path / "run")], device="cpu")[str(tmp_path / "run")]
-    for ours, theirs in ((again["plain"], result["test"]), (again["flip"], result["test_flip"])):
+    for ours, theirs in ((again.plain, result["test"]), (again.flip, result["test_flip"])):
         assert (ours is None) == (theirs is None)
         for kind in ("pruned", "full") if ours else ():
-            assert ours[kind]["accuracy"] == theirs[kind]["accuracy"]
-            assert ours[kind]["loss"] == pytest.approx(theirs[kind]["loss"], rel=1e-6)
+            assert getattr(ours, kind).accuracy == theirs[kind]["accuracy"]
+            assert getattr(ours, kind).loss == pytest.approx(theirs[kind]["loss"], rel=1e-6)
 
 
 def test_a_custom_model_must_be_given_again(data: Path, tmp_path: Path) -> None:
@@ -323,7 +326,7 @@ def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="digits is not what"):  # other data has no validation split of this run's
         evaluate_runs([str(out)], data="digits", split="val", device="cpu")
     for given, images in ((str(folder), 20), ("digits", 359)):  # what the user asks for is measured
-        assert evaluate_runs([str(out)], data=given, device="cpu")[str(out)]["plain"]["full"]["n"] == images
+        assert evaluate_runs([str(out)], data=given, device="cpu")[str(out)].plain.full.n == images
 
 
 def test_data_is_found_beside_a_run_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,9 +335,9 @@ def test_data_is_found_beside_a_run_from_any_folder(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     train(settings("images.npz", Path("runs/small"), epochs=1), quiet=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert evaluate_runs(["../runs/small"], device="cpu")["../runs/small"]["plain"]["full"]["n"] == 40
+    assert evaluate_runs(["../runs/small"], device="cpu")["../runs/small"].plain.full.n == 40
     (tmp_path / "images.npz").rename(tmp_path / "elsewhere" / "moved.npz")
-    with pytest.raises(DataError, match=r"images.npz: no such name.*where it lies elsewhere now, give `data`"):
+    with pytest.raises(DataError, match=r"images.npz: no such name.*in another place now, give `data`"):
         evaluate_runs(["../runs/small"], device="cpu")
     images_file(tmp_path / "images.npz", seed=1)
     with pytest.raises(DataError, match=r"is not what .*small was trained on: .* give `data` .*/images.npz, or"):
@@ -394,3 +397,32 @@ def test_settings_changed_at_resume_are_recorded(data: Path, tmp_path: Path) -> 
     run(data, tmp_path / "run", plain(), resume=True, checkpoint_every=2)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["checkpoint_every"] == 2
     assert settings(data, tmp_path / "run").resume is False
+
+
+@pytest.mark.parametrize("storage", ["resident", "stream"])
+def test_evaluation_streams_what_training_streamed(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run(images_file(tmp_path / "x.npz"), tmp_path / "run", epochs=1, storage=storage, workers=0)
+    loaded = []
+    resident = Split.resident
+    monkeypatch.setattr(Split, "resident", lambda *args, **options: loaded.append(1) or resident(*args, **options))
+    again = evaluate_runs([str(tmp_path / "run")], device="cpu")[str(tmp_path / "run")]
+    assert bool(loaded) == (storage == "resident")
+    assert again.plain.full.loss == pytest.approx(result["test"]["full"]["loss"], rel=1e-6)
+
+
+def test_saved_predictions_are_the_runs_own_outputs(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "run", epochs=1, flip=True)
+    (evaluated,) = evaluate_runs([str(tmp_path / "run")], device="cpu", save_predictions=True).values()
+    found = Predictions.load(tmp_path / "run" / "predictions.npz")
+    assert found.heads == ("r0", "r1")
+    assert found.model_sha256 == Run(tmp_path / "run").result().model_sha256
+    for scores, expected in ((found.scores, evaluated.plain), (found.scores_flip, evaluated.flip)):
+        logits = torch.from_numpy(scores).float()
+        assert scores_of_logits(logits, torch.from_numpy(found.labels), found.heads).full.loss == pytest.approx(
+            expected.full.loss, rel=1e-2
+        )
+    with pytest.raises(TransnetError) as caught:
+        evaluate_runs([str(tmp_path / "run")], data=str(data), save_predictions=True)
+    assert caught.value.field == "save_predictions"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from graphs import Graphs, images, run
 from transnet import TransNet, backbones
-from transnet.train.inductor.rewrite import Rewrite
+from transnet.train.inductor.rewrite import RewriteGraph
 from transnet.train.inductor.stem_im2col import columns, kernel_of_columns
 from transnet.train.step import compiler_options
 
@@ -36,7 +36,7 @@ def wide_resnet8() -> nn.Module:
 @pytest.mark.parametrize("bn", ["joint", "separate"])
 def test_loss_gradients_and_running_statistics_stay(bn: Any) -> None:
     net = TransNet(wide_resnet8(), ("r0", "r1"), bn=bn).double().train()
-    plain, rewritten = Graphs(None), Graphs(Rewrite())
+    plain, rewritten = Graphs(None), Graphs(RewriteGraph())
     expected = run(net, images().double(), plain)
     found = run(net, images().double(), rewritten)
     assert found.keys() == expected.keys()
@@ -45,7 +45,7 @@ def test_loss_gradients_and_running_statistics_stay(bn: Any) -> None:
             found[name], value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
         )
     assert rewritten.rewrite is not None
-    assert rewritten.rewrite.stems == 1
+    assert rewritten.rewrite.convolutions == 1
     assert len(stems(plain)) == 2
     assert not stems(rewritten)
 
@@ -54,7 +54,7 @@ def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph() -> N
     net = TransNet(wide_resnet8(), ("r0", "r1")).train()
     truth = run(net, images(), Graphs(None))
     plain = run(net, images(), Graphs(None), mixed=True)
-    graphs = Graphs(Rewrite())
+    graphs = Graphs(RewriteGraph())
     found = run(net, images(), graphs, mixed=True)
     assert not stems(graphs)
 
@@ -80,9 +80,9 @@ def test_in_mixed_precision_it_is_as_near_to_the_truth_as_the_plain_graph() -> N
 def test_other_first_convolutions_are_left_alone(stem: nn.Conv2d) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(stem, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(stem.out_channels, 10))
-    rewrite = Rewrite()
+    rewrite = RewriteGraph()
     run(model, images(), Graphs(rewrite))
-    assert rewrite.stems == 0
+    assert rewrite.convolutions == 0
 
 
 def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
@@ -91,9 +91,9 @@ def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
     model = nn.Sequential(
         before, nn.Conv2d(3, 64, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
     )
-    rewrite = Rewrite()
+    rewrite = RewriteGraph()
     found = run(model, images(), Graphs(rewrite))
-    assert rewrite.stems == 0
+    assert rewrite.convolutions == 0
     assert found["0.weight"].abs().max() > 0
 
 
@@ -116,7 +116,7 @@ def test_a_kernel_used_twice_gets_both_gradients(other: dict[str, int]) -> None:
     torch.manual_seed(0)
     model = Twice(**other).double()
     expected = run(model, images().double(), Graphs(None))
-    for name, value in run(model, images().double(), Graphs(Rewrite())).items():
+    for name, value in run(model, images().double(), Graphs(RewriteGraph())).items():
         assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
 
 
@@ -129,7 +129,7 @@ def test_a_gradient_inside_the_loss_is_possible() -> None:
     torch.manual_seed(0)
     model = Sharp().double()
     expected = run(model, images().double(), Graphs(None))
-    for name, value in run(model, images().double(), Graphs(Rewrite())).items():
+    for name, value in run(model, images().double(), Graphs(RewriteGraph())).items():
         assert torch.allclose(value, expected[name], rtol=1e-9, atol=1e-12), name
 
 
@@ -146,17 +146,17 @@ class Part(nn.Module):
 
 @pytest.mark.parametrize(("padding", "stems"), [(0, 0), (1, 1)])
 def test_columns_are_not_read_beside_a_part_of_a_tensor(padding: int, stems: int) -> None:
-    graphs = Graphs(Rewrite())
+    graphs = Graphs(RewriteGraph())
     run(Part(padding), images(), graphs)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.stems == stems
+    assert graphs.rewrite.convolutions == stems
 
 
 def test_images_with_their_channels_first_are_left_alone() -> None:
-    graphs = Graphs(Rewrite())
+    graphs = Graphs(RewriteGraph())
     run(Part(1), images().contiguous(), graphs)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.stems == 0
+    assert graphs.rewrite.convolutions == 0
 
 
 def test_columns_make_a_convolution_a_product() -> None:
@@ -171,7 +171,7 @@ def test_columns_make_a_convolution_a_product() -> None:
 
 
 def test_its_mark_for_the_compilers_cache_is_of_its_source() -> None:
-    assert Rewrite().uuid() == Rewrite().uuid()
+    assert RewriteGraph().uuid() == RewriteGraph().uuid()
 
 
 def compiled_and_eager(model: nn.Module, device: torch.device, options: dict[str, Any]) -> tuple[list[Tensor], ...]:
@@ -195,11 +195,11 @@ NAMES = ["part", "padded part", "twice"]
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "rewritten"), MODELS, ids=NAMES)
 def test_compiled_gradients_are_the_eager_ones(model: nn.Module, rewritten: int) -> None:
-    rewrite = Rewrite()
+    rewrite = RewriteGraph()
     found, expected = compiled_and_eager(
         model, torch.device("cpu"), {"joint_custom_post_pass": rewrite, "force_disable_caches": True}
     )
-    assert rewrite.stems == rewritten
+    assert rewrite.convolutions == rewritten
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -15,10 +15,12 @@ from transnet.backbones import create
 from transnet.data.augment import View, mix, plan
 from transnet.data.geometry import Geometry
 from transnet.runs.config import TrainConfig
-from transnet.train.device import autocast_for, sgd
+from transnet.train.device import autocast_for
 from transnet.train.distributed import World
-from transnet.train.objective import objective_of
-from transnet.train.step import Feed, Step, of_its_own
+from transnet.train.feed import Feed
+from transnet.train.objective import build_objective
+from transnet.train.optim import build_optimizer, state_tensors
+from transnet.train.step import Step, clone_function
 
 CPU = torch.device("cpu")
 N, CLASSES = 43, 3
@@ -44,7 +46,7 @@ def stepper(
 ) -> Step:
     device = images.labels.device
     return Step(
-        net, sgd(net, config, device), images, objective_of(config), rates,
+        net, build_optimizer(net, config, device), images, build_objective(config), rates,
         classes=CLASSES, autocast=autocast_for(precision, device) if precision != "fp32" else nullcontext,
         **{"compile": False, "capture": False, **options},
     )  # fmt: skip
@@ -144,7 +146,7 @@ def test_every_image_is_seen_once_an_epoch(batch: int) -> None:
     assert sorted(seen.tolist()) == sorted(IMAGES.flatten(1).tolist())
 
 
-def test_mixing_is_that_of_the_steps_row_and_labels_stay_what_they_are() -> None:
+def test_images_are_mixed_by_the_settings_of_the_step() -> None:
     net = TransNet(Recorder(), "r0")
     images = feed(batch=16)
     images.mixes = True
@@ -159,7 +161,7 @@ def test_mixing_is_that_of_the_steps_row_and_labels_stay_what_they_are() -> None
         torch.testing.assert_close(net.backbone.seen[k], mixed)
 
 
-def test_going_on_within_an_epoch_is_the_same_as_never_stopping() -> None:
+def test_continuing_within_an_epoch_equals_an_uninterrupted_one() -> None:
     rates = torch.linspace(0.1, 0.01, 3)
     whole = stepper(small_net(), feed(), settings(), rates)
     run_epochs(whole, 1)
@@ -179,7 +181,7 @@ def test_going_on_within_an_epoch_is_the_same_as_never_stopping() -> None:
     assert torch.equal(second.correct, whole.correct)
 
 
-def test_what_the_network_draws_depends_on_the_seed_alone() -> None:
+def test_random_numbers_of_the_network_depend_only_on_the_seed() -> None:
     def weights(disturbed: bool) -> Tensor:
         net = TransNet(plain(dropout=0.5), "r0").train()
         torch.manual_seed(5)
@@ -219,12 +221,12 @@ def test_the_processes_shares_cover_every_position_once(processes: int, n: int, 
             assert weight == 0 or weight == pytest.approx(len(y) * processes / size)
             total += weight / processes
             seen += index.tolist() if weight else []
-            each.at += 1
+            each.index += 1
         assert total == pytest.approx(1)
     assert sorted(seen) == list(range(n))
 
 
-def test_a_share_of_nothing_counts_nothing() -> None:
+def test_an_empty_share_has_no_weight() -> None:
     each = feed(16, World(3, 4), n=33)  # the last batch has one image, and it is the first process's
     step = stepper(TransNet(plain(), "r0"), each, settings(weight_decay=0.0), torch.full((3,), 0.1))
     step.start(drawn(each, 0), 2, 2)
@@ -264,12 +266,12 @@ def test_many_steps_in_one_process_are_all_compiled() -> None:
     torch._dynamo.reset()
     several = [Shift(n) for n in range(1, 2 * torch._dynamo.config.recompile_limit)]
     for each in several:
-        compiled = torch.compile(of_its_own(each.total), dynamic=False, backend="eager")
+        compiled = torch.compile(clone_function(each.total), dynamic=False, backend="eager")
         assert compiled(2) == 2 * len(each.values)
     assert all(each.compiled for each in several)
 
 
-def test_a_step_seeds_the_devices_in_use_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_seeds_only_the_devices_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """`torch.manual_seed` may keep a stack trace of every call for kinds of device that are not there."""
 
     def refuse(_seed: int) -> None:
@@ -285,10 +287,7 @@ def test_a_step_seeds_the_devices_in_use_alone(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(torch.rand(3), expected)  # it drew nothing itself
 
 
-# ------------------------------------------------------------------------------------------------------------- on a GPU
-
-
-def test_convolutions_are_tried_out_for_whole_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_are_timed_only_for_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     step = stepper(small_net(), feed(batch=16), settings(), torch.full((3,), 0.1))
     tried = []
@@ -297,6 +296,8 @@ def test_convolutions_are_tried_out_for_whole_batches_alone(monkeypatch: pytest.
     assert tried == [(16, True), (16, True), (11, False)]
     assert torch.backends.cudnn.benchmark
 
+
+# ------------------------------------------------------------------------------------------------------------- on a GPU
 
 gpu = pytest.mark.gpu
 
@@ -321,7 +322,7 @@ def on_gpu(precision: str, *, epochs: int = 2, config: TrainConfig | None = None
 def test_captured_steps_equal_eager_ones(compile: bool, precision: str, tolerance: float) -> None:
     eager = on_gpu(precision)
     captured = on_gpu(precision, capture=True, compile=compile)
-    assert captured._graphs
+    assert captured.graph(16) is not captured.graph(11)
     torch.testing.assert_close(captured.losses, eager.losses, atol=tolerance, rtol=tolerance)
     assert int(captured.done) == int(eager.done) == 6
     for (name, got), expected in zip(captured.net.state_dict().items(), eager.net.state_dict().values(), strict=True):
@@ -336,6 +337,8 @@ def test_captured_steps_equal_eager_ones_with_every_term() -> None:
     eager = on_gpu("fp32", config=config)
     captured = on_gpu("fp32", config=config, capture=True, compile=True)
     torch.testing.assert_close(captured.losses, eager.losses, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(captured.terms, eager.terms, atol=2e-3, rtol=2e-3)
+    assert captured.terms.all()
 
 
 @gpu
@@ -353,17 +356,16 @@ def test_capturing_in_the_very_last_step_of_a_run_works() -> None:
 
 
 @gpu
-def test_warming_up_leaves_weights_momentum_statistics_and_counters_as_they_were() -> None:
+def test_warming_up_does_not_change_weights_optimizer_statistics_or_counters() -> None:
     device = torch.device("cuda")
     net = small_net().to(device)
     step = stepper(net, feed(device=device), settings(), torch.full((9,), 0.1), capture=True)
     step.start(drawn(step.feed, 0), 1, 1)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    step._captured(1, 16)
+    step.prepare()
     torch.cuda.synchronize()
     for name, tensor in net.state_dict().items():
         assert torch.equal(tensor, before[name]), name
-    assert all(not state["momentum_buffer"].any() for state in step.optimizer.state.values())
-    assert (int(step.feed.at), int(step.done)) == (1, 1)
-    assert not step.losses.any()
-    assert not step.correct.any()
+    assert not any(tensor.any() for tensor in state_tensors(step.optimizer).values())
+    assert (int(step.feed.index), int(step.done)) == (1, 1)
+    assert not any(tensor.any() for tensor in (step.losses, step.correct, step.terms))

@@ -1,4 +1,4 @@
-"""What is said of settings that are allowed, but may not be what was meant."""
+"""Warnings about settings that are allowed but may not be what the user meant."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,17 @@ from small_runs import images_file, settings
 from transnet.data import open_data
 from transnet.runs.config import TrainConfig
 from transnet.train.trainer import train
-from transnet.train.user_warnings import natural_pairs, of_heads, of_settings
+from transnet.train.user_warnings import (
+    imbalance_notes,
+    natural_pairs,
+    warnings_about_settings,
+    warnings_about_transforms,
+)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return images_file(tmp_path_factory.mktemp("remarks") / "images.npz")
+    return images_file(tmp_path_factory.mktemp("warnings") / "images.npz")
 
 
 @pytest.mark.parametrize(
@@ -31,43 +36,43 @@ def test_transforms_that_flipped_images_make_one_task_are_found(names: tuple[str
     assert natural_pairs(names) == pairs
 
 
-def test_heads_that_may_not_be_meant_are_remarked_on(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unusual_transforms_get_a_warning(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(settings(data, tmp_path / "run", transforms="r1,r2", epochs=1))
     said = capfd.readouterr().err
     assert re.search("warning: there is no identity head r0, .*one pass.*folded", said)
-    assert of_heads(("r0", "r1"), flip=True) == []
-    note, warning = of_heads(("r0", "r0", "m0"), flip=True)
+    assert warnings_about_transforms(("r0", "r1"), flip=True) == []
+    note, warning = warnings_about_transforms(("r0", "r0", "m0"), flip=True)
     assert note == 'note: r0 has several heads for one task, as in the paper\'s "Architecture only"'
     assert "so m0 and r0 are one task" in warning
 
 
-def said_of(data: Path, *, val_fraction: float = 0.0, **changes: Any) -> str:
+def warnings_for(data: Path, *, val_fraction: float = 0.0, **changes: Any) -> str:
     config = TrainConfig.for_data(str(data), "run", **{"model": "resnet8-small", "batch_size": 32, **changes})
-    return "\n".join(of_settings(config, open_data(str(data), val_fraction=val_fraction)))
+    return "\n".join(warnings_about_settings(config, open_data(str(data), val_fraction=val_fraction)))
 
 
-def test_settings_that_fit_need_no_remark(data: Path) -> None:
-    assert said_of(data, val_fraction=0.2) == ""
-    assert said_of(data, batch_size=150) == ""
+def test_suitable_settings_get_no_warning(data: Path) -> None:
+    assert warnings_for(data, val_fraction=0.2) == ""
+    assert warnings_for(data, batch_size=150) == ""
 
 
-def test_a_batch_of_more_than_all_images_is_remarked_on(data: Path) -> None:
-    assert "--batch-size 151 is more than all training images: an epoch is one step" in said_of(data, batch_size=151)
+def test_a_batch_of_more_than_all_images_gets_a_note(data: Path) -> None:
+    assert "`batch_size` 151 is more than all training images: an epoch is one step" in warnings_for(
+        data, batch_size=151
+    )
 
 
-def test_the_recipes_learning_rate_is_remarked_on_with_pretrained_weights(data: Path) -> None:
+def test_the_recipes_learning_rate_gets_a_note_with_pretrained_weights(data: Path) -> None:
     rate = TrainConfig.for_data(str(data), "run").lr
-    assert f"note: --lr {rate:g} is the recipe's" in said_of(data, pretrained=True)
-    assert "--lr" not in said_of(data, pretrained=True, lr=rate / 2)
+    assert f"note: `lr` {rate:g} is the recipe's" in warnings_for(data, pretrained=True)
+    assert "`lr`" not in warnings_for(data, pretrained=True, lr=rate / 2)
 
 
 @pytest.mark.parametrize(
     ("model", "side"), [("timm:resnet18", 224), ("torchvision:resnet18", 224), ("timm:resnetv2_50", 224)]
 )
-def test_images_far_smaller_than_a_model_was_made_for_are_remarked_on(data: Path, model: str, side: int) -> None:
-    assert f"{model} was made for images of {side}×{side} and sees 8×8; --image-size {side}" in said_of(
+def test_images_far_smaller_than_a_model_was_made_for_get_a_note(data: Path, model: str, side: int) -> None:
+    assert f"{model} was made for images of {side}×{side} and sees 8×8; `image_size` {side}" in warnings_for(
         data, model=model
     )
 
@@ -75,13 +80,13 @@ def test_images_far_smaller_than_a_model_was_made_for_are_remarked_on(data: Path
 def test_images_of_about_a_models_size_need_no_remark(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (8, 113, 113, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_train=x, y_train=np.arange(8) % 2)
-    assert said_of(tmp_path / "x.npz", model="timm:resnet18", batch_size=4) == ""
+    assert warnings_for(tmp_path / "x.npz", model="timm:resnet18", batch_size=4) == ""
 
 
 def test_classes_without_an_image_in_the_validation_split_are_counted(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (42, 8, 8, 1), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_train=x, y_train=np.array([0, 1] * 20 + [2, 2]))
-    said = said_of(tmp_path / "x.npz", val_fraction=0.2, batch_size=4)
+    said = warnings_for(tmp_path / "x.npz", val_fraction=0.2, batch_size=4)
     assert "note: classes without an image in the validation split: 1 of 3" in said
 
 
@@ -94,5 +99,12 @@ def test_an_imbalanced_training_set_is_remarked_on(tmp_path: Path) -> None:
         x_test=x[:10],
         y_test=np.arange(10) % 2,
     )
-    said = said_of(tmp_path / "x.npz", batch_size=4)
+    said = warnings_for(tmp_path / "x.npz", batch_size=4)
     assert said.startswith("note: the training set is imbalanced: 5 images of 0 and 45 images of 1; ")
+
+
+@pytest.mark.parametrize(
+    ("counts", "imbalanced"), [((30, 10), False), ((31, 10), True), ((5, 0), True), ((10, 30, 20), False)]
+)
+def test_more_than_three_to_one_is_imbalanced(counts: tuple[int, ...], imbalanced: bool) -> None:
+    assert bool(imbalance_notes([f"c{i}" for i in range(len(counts))], counts)) == imbalanced

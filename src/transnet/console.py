@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 
 # Applied to every message. The command line replaces settings in backticks, such as `val_fraction`, by its options.
@@ -48,8 +48,12 @@ def duration(seconds: float) -> str:
     return f"{minute} min {second:02d} s" if minute else f"{second} s"
 
 
-def progress_bar(*, shown: bool = True) -> "Progress":
+def progress_bar(*more: "ProgressColumn", shown: bool = True) -> "Progress":
     """A bar on standard error with the count and the time left; invisible unless that is a terminal.
+
+    Args:
+        more: further columns on the right.
+        shown: False shows nothing.
 
     Example:
         with progress_bar() as bar:
@@ -61,9 +65,11 @@ def progress_bar(*, shown: bool = True) -> "Progress":
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=16 if more else 40),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
+        *more,
     )
-    return Progress(*columns, console=console, disable=not shown or not console.is_terminal, transient=True)
+    disable = not shown or not console.is_terminal
+    return Progress(*columns, console=console, disable=disable, transient=True, expand=bool(more))

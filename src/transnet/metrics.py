@@ -1,4 +1,4 @@
-"""How far a classifier's probabilities can be trusted: calibration, and disagreement among several members.
+"""Metrics of classifiers from their logits: sums for accuracy and loss, calibration, and disagreement of members.
 
 Members are the heads of one network, several networks, or both. Their logits have the shape (N, M, K).
 """
@@ -7,6 +7,7 @@ import math
 from typing import TypedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 BINS = 15
@@ -73,3 +74,23 @@ def uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
         found["split_votes"] = (votes != votes[:, :1]).any(1).double().mean().item()
         found["error_auroc"] = auroc(values, mean.argmax(-1) != y)
     return found
+
+
+def score_sums(logits: Tensor, y: Tensor) -> Tensor:
+    """Compute the sums from which accuracy, loss and recalls follow, for several classifiers at once.
+
+    Args:
+        logits: (N, M, K), of M classifiers.
+        y: (N,) class indices.
+
+    Returns:
+        (M, 1 + 2K) in float64: the sum of the cross-entropy, the correct predictions of each class, and the images of
+        each class.
+    """
+    batch, rows, classes = logits.shape
+    targets = y[:, None].expand(batch, rows)
+    loss = F.cross_entropy(logits.reshape(-1, classes), targets.reshape(-1), reduction="none")
+    right = (logits.argmax(-1) == targets).double()
+    correct = right.new_zeros(rows, classes).index_add_(1, y, right.T)
+    number = torch.bincount(y, minlength=classes).double().expand(rows, classes)
+    return torch.cat([loss.view(batch, rows).double().sum(0)[:, None], correct, number], 1)

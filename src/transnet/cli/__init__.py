@@ -112,9 +112,9 @@ def explain(error: BaseException) -> tuple[str, int]:
 def _is_out_of_memory(error: BaseException) -> bool:
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
-    from transnet.train.device import is_for_want_of_memory
+    from transnet.train.device import is_out_of_memory
 
-    return is_for_want_of_memory(error)
+    return is_out_of_memory(error)
 
 
 def _is_closed(out: TextIO) -> bool:

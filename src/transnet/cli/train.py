@@ -33,9 +33,8 @@ Options.__doc__ = f"{TrainConfig.__doc__}\n    --help lists the most used option
 def main(arguments: Sequence[str]) -> int:
     """Train, and print the scores on the test set."""
     config = train_config(arguments)
-    from transnet.runs.records import encode
-    from transnet.train.class_report import balanced_accuracy, classes_of, print_classes, print_notes, zero_recall_notes
-    from transnet.train.progress import print_scores
+    from transnet.cli.class_report import balanced_accuracy, classes_of, print_classes, print_notes, zero_recall_notes
+    from transnet.cli.scores import print_scores
     from transnet.train.trainer import train
 
     first = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes prints for all
@@ -45,14 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     if not first:
         return 0
     print(f"test set of {counted(result.test.full.n, 'image')}; trained in {result.train_seconds:.1f} s")
-    test = encode(result.test)
-    print_scores(test, encode(result.test_flip) if result.test_flip else None)
-    print_classes(test, classes_of(test), "test")
-    if result.val:
-        val, several = encode(result.val), len(result.val.heads) > 1
-        pruned = f"{result.val.pruned.accuracy:.2%} pruned, " if result.val.pruned and several else ""
-        full = f"{result.val.full.accuracy:.2%}{' with all heads' if several else ''}"
-        print(f"validation split of {counted(result.val.full.n, 'image')}: {pruned}{full}")
+    print_scores(result.test, result.test_flip)
+    print_classes(result.test, classes_of(result.test), "test")
+    if val := result.val:
+        several = len(val.heads) > 1
+        pruned = f"{val.pruned.accuracy:.2%} pruned, " if val.pruned and several else ""
+        full = f"{val.full.accuracy:.2%}{' with all heads' if several else ''}"
+        print(f"validation split of {counted(val.full.n, 'image')}: {pruned}{full}")
         if classes := classes_of(val):
             print(balanced_accuracy(val, len(classes), "validation"))
             print_notes(zero_recall_notes(val, classes, "validation"))

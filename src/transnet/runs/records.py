@@ -65,14 +65,20 @@ def _explained(error: str, kind: Any, content: Any) -> str:
 
 
 def encode(record: object) -> dict[str, Any]:
-    """Turn a record into JSON content. Numbers that are not finite become null, because JSON cannot hold them."""
+    """Turn a record into JSON content. Numbers that are not finite become null, because JSON cannot hold them.
+
+    The entries ``classes``, ``uncertainty`` and ``terms`` are left out if they are empty.
+    """
     content: dict[str, Any] = _finite(msgspec.to_builtins(record))
     return content
 
 
+_OPTIONAL = {"classes", "uncertainty", "terms"}
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items() if key != "classes" or item}
+        return {key: _finite(item) for key, item in value.items() if item or key not in _OPTIONAL}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and value - value != 0 else value
@@ -81,11 +87,12 @@ def _finite(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ scores
 
 
-class ClassRecall(msgspec.Struct, frozen=True, rename={"name": "class"}):
+@dataclass(frozen=True)
+class ClassRecall:
     """One class of a split.
 
     Attributes:
-        name: the class, ``class`` in JSON.
+        name: the class.
         n: its images in the split.
         recall: fraction of them that are classified correctly; None without images.
         n_train: its training images; None if they are not known.
@@ -95,6 +102,25 @@ class ClassRecall(msgspec.Struct, frozen=True, rename={"name": "class"}):
     n: int
     recall: float | None
     n_train: int | None = None
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """How far a classifier's probabilities can be trusted.
+
+    Attributes:
+        calibration_error: expected calibration error over 15 bins.
+        disagreement: of the classifier's members (heads or networks), the mean over the images, in nats; None for a
+            single one. The same applies to the next two.
+        split_votes: fraction of images on which not all members choose the same class.
+        error_auroc: how well the disagreement separates errors from correct predictions: 0.5 is chance, 1 is perfect.
+            None also if all predictions are correct or all wrong.
+    """
+
+    calibration_error: float
+    disagreement: float | None = None
+    split_votes: float | None = None
+    error_auroc: float | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +136,7 @@ class Score:
         present_classes: how many classes have images.
         zero_recall_classes: how many of these are never classified correctly.
         classes: every class, for the pruned classifier (without r0, for the full model).
+        uncertainty: only `transnet evaluate` measures it.
     """
 
     accuracy: float
@@ -120,6 +147,7 @@ class Score:
     present_classes: int | None = None
     zero_recall_classes: int | None = None
     classes: tuple[ClassRecall, ...] = ()
+    uncertainty: Uncertainty | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from transnet.train.device import find_device
 from transnet.train.distributed import World
 from transnet.train.evaluate_runs import own_data
 from transnet.train.interrupt import Interrupt
-from transnet.train.setup import check_apart
+from transnet.train.setup import check_outside
 
 POLL_EVERY = 0.1  # seconds
 CHOOSE_EVERY = 5.0  # seconds between checks of how long the runs take
@@ -117,7 +117,7 @@ def prepare(study: Study, settings: Settings) -> list[PlannedRun]:
     runs = plan_runs(study, settings.out)
     device = str(study.train.get("device", "auto"))
     _check_data(study.data, runs, settings.on)
-    check_apart(settings.out, study.data)
+    check_outside(settings.out, study.data)
     if settings.on == "here":
         find_device(device, World())
         for model in {run.config.model for run in runs} - {None}:
@@ -157,7 +157,7 @@ def execute(
                     queue.waiting.remove(run)
                     running += 1
                 outcome.out_of_time = queue.out_of_time(running)
-                if stop := interrupt.asked or outcome.out_of_time:
+                if stop := interrupt.requested or outcome.out_of_time:
                     if running:
                         progress.say("stopping: every run finishes its step and saves; Ctrl-C again ends them at once")
                     executor.stop()

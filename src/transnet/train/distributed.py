@@ -1,12 +1,12 @@
-"""One process or many: who this process is, and what part of each batch is its own.
+"""One process or many: the rank of this process, and its share of each batch.
 
     torchrun --nproc-per-node 4 -m transnet train cifar100 --out runs/t2
 
-A batch is split among the processes, not multiplied: ``--batch-size`` is the global one, every image is seen once an
-epoch and counted once in evaluation, whatever their number.
+A batch is divided among the processes, not multiplied: the batch size is that of all processes together. Every image
+is used once per epoch and counted once in evaluation, whatever the number of processes.
 
-With ``--max-restarts 3`` a run goes on by itself after a process died. Over several nodes, set
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun then, or the new processes may look for those that ended.
+With ``--max-restarts 3`` a run resumes by itself after a process died. On several nodes, also set
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or the new processes may look for those that ended.
 """
 
 import atexit
@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run. ``World()`` is the single process."""
+    """The processes of a run. ``World()`` is a single process."""
 
     rank: int = 0
     size: int = 1
@@ -32,11 +32,11 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and speaks to the user."""
+        """Whether this is the process that writes files and prints messages."""
         return self.rank == 0
 
     def share(self, n: int) -> tuple[int, int]:
-        """This process's part of ``n`` things, as (start, length); the first processes get the odd ones."""
+        """This process's share of ``n`` items, as (start, length). The first processes get the remainder."""
         each, odd = divmod(n, self.size)
         return self.rank * each + min(self.rank, odd), each + (self.rank < odd)
 
@@ -46,34 +46,34 @@ class World:
             dist.all_reduce(value)
         return value
 
-    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Give every process the first one's values, in place."""
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Copy the first process's values to all others, in place."""
         if self.size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether any process says so."""
+        """Whether the flag is set in any process."""
         if self.size == 1:
             return flag
         return bool(self.sum(torch.tensor(int(flag), device=device)).item())
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
 
 def restarts() -> int:
-    """How often torchrun started this process again after a failure: then the run goes on by itself."""
+    """How often torchrun has restarted this process after a failure; the run then resumes by itself."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def join(device: str) -> World:
-    """Join the processes that torchrun started; a single process where it did not.
+    """Join the processes that torchrun started, or return the world of a single process.
 
-    They stay together until they end: to part and meet again for a second run, each would have to wait until all
-    others have left.
+    The processes stay joined until they end. To join again for a second run, each would have to wait until all others
+    have left.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
@@ -82,22 +82,22 @@ def join(device: str) -> World:
     if cuda:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     if not dist.is_initialized():
-        _meet("nccl" if cuda else "gloo")
-        atexit.register(_part)
+        _connect("nccl" if cuda else "gloo")
+        atexit.register(_disconnect)
     return World(dist.get_rank(), dist.get_world_size(), local_rank)
 
 
-def _meet(backend: str) -> None:
-    # The others wait while the first one decodes the images. One that dies is noticed by torchrun, not by this.
-    patience = timedelta(hours=2)
-    store, rank, size = next(rendezvous("env://", timeout=patience))
+def _connect(backend: str) -> None:
+    # The others wait while the first process decodes the images. torchrun notices if one dies, without this timeout.
+    timeout = timedelta(hours=2)
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
-        # torchrun keeps its store when it starts the processes again: the addresses of those that ended are still
-        # in it. (The count is each node's own, so that with several nodes it would part them.)
+        # torchrun keeps its store when it restarts the processes, and the store still has the addresses of those that
+        # ended. (The count is each node's own, so on several nodes the prefix would separate them.)
         store = PrefixStore(f"start {restarts()}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
-def _part() -> None:
+def _disconnect() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Measure finished runs again, alone and as an ensemble."""
+"""Evaluate finished runs on their data, alone and as an ensemble."""
 
 import os
 from collections.abc import Sequence
@@ -10,100 +10,36 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from transnet import d4
 from transnet.data import DataSet, open_data
 from transnet.data.augment import View
 from transnet.data.catalog import NAMES
 from transnet.data.geometry import Geometry, Pixels
 from transnet.data.parquet import find_shards
+from transnet.early_exit import Curve, curve, tradeoff
 from transnet.errors import ConfigError, DataError
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run, load
 from transnet.runs.predictions import NAME, Predictions
-from transnet.runs.records import RunSettings
+from transnet.runs.records import RunSettings, Scores
 from transnet.train.device import find_device, fits_on_device
 from transnet.train.distributed import World
-from transnet.train.eval_loader import Looker
-from transnet.train.evaluate import class_scores, ensemble_scores, outputs, scores_of
+from transnet.train.eval_loader import EvalLoader
+from transnet.train.evaluate import ClassScore, class_scores, ensemble_scores, outputs, scores_of_logits
 
-
-def evaluate_runs(
-    paths: Sequence[str], *, data: str | None = None, split: Literal["test", "val"] = "test", device: str = "auto",
-    anytime: bool = False,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Every run's scores, and their ensemble's where there are several: ``{run: {"plain": …, "flip": … | None}}``.
-
-    Each also has ``classes``: the `class_scores` of its pruned classifier on the images alone, or of its full model if
-    there is no pruned one.
-
-    Args:
-        paths: folders of finished runs. Those of one ensemble must have the same test images.
-        data: another data set with the same classes; None: the run's own.
-        split: ``val`` for a run with a validation split.
-        device: where to compute.
-        anytime: say of each run also what anytime prediction costs and reaches, on the images alone: ``anytime``.
-    """
-    if not paths:
-        raise ConfigError("evaluate: no run given; give the folder of a finished run")
-    if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise ConfigError("evaluate: a run is given twice; each counts once")
-    if len(paths) > 1 and "ensemble" in map(str, paths):
-        raise ConfigError('evaluate: "ensemble" is what the result calls all runs together; give ./ensemble')
-    for path in paths if anytime else ():
-        if len(d4.parse(Run(path).settings().train.transforms)) == 1:
-            raise ConfigError(f"{path} has one head, so there is nothing to stop early; leave it out", field="anytime")
-    measured = [collect(path, data=data, split=split, device=device) for path in paths]
-    results: dict[str, dict[str, Any]] = {}
-    for path, run in zip(paths, measured, strict=True):
-        views = [
-            scores_of(logits, run.labels, run.transforms, passes=i + 1) for i, logits in enumerate(run.views)
-        ]  # fmt: skip
-        results[str(path)] = {
-            "plain": views[0],
-            "flip": views[1] if len(views) > 1 else None,
-            "classes": class_scores(_one_classifier([run]), run.labels, run.classes, run.n_train),
-        }
-        if anytime:
-            results[str(path)]["anytime"] = _anytime(path, run, data, split, device)
-    if len(paths) > 1 and len({run.fingerprint for run in measured}) == 1:  # else they were tested on different images
-        results["ensemble"] = ensemble_scores(
-            [run.views for run in measured], measured[0].labels, [run.transforms for run in measured]
-        )
-        first = measured[0]
-        results["ensemble"]["classes"] = class_scores(_one_classifier(measured), first.labels, first.classes)
-    return results
-
-
-def _one_classifier(runs: Sequence["Outputs"]) -> Tensor:
-    """The mean logits of the runs' pruned classifiers, or of their full models if one of the runs has no r0."""
-    if all("r0" in run.transforms for run in runs):
-        return torch.stack([run.views[0][:, run.transforms.index("r0")] for run in runs]).mean(0)
-    return torch.stack([run.views[0].mean(1) for run in runs]).mean(0)
-
-
-def _anytime(path: str, run: "Outputs", data: str | None, split: str, device: str) -> dict[str, Any]:
-    """What anytime prediction costs and reaches; where the run has a validation split, that chooses the thresholds."""
-    from transnet.early_exit import curve, tradeoff
-
-    apart = data is None and split == "test" and Run(path).settings().train.val_fraction > 0
-    other = collect(path, split="val", device=device) if apart else run
-    points = tradeoff(run.views[0], run.labels, (other.views[0], other.labels))
-    whole = curve(run.views[0], run.labels)
-    return {"judged_by": split, "chosen_on": "val" if apart else split, "heads": whole.heads, "full": whole.full,
-            "points": points.columns(), "curve": whole.columns()}  # fmt: skip
+SplitName = Literal["test", "val"]
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a network said of every image of a split.
+    """A network's outputs for every image of a split.
 
     Attributes:
-        views: logits (N, m, K), of the plain images and, where training flips, the mean with those of the flipped.
+        views: logits (N, m, K) on the images as they are and, if training flips, those of flip TTA.
         labels: (N,).
         transforms: the heads' names.
-        fingerprint: of the images and labels.
+        fingerprint: hash of the images and labels.
         classes: the labels' names.
-        n_train: the number of training images of each class; None if the split belongs to other data than the run's.
+        n_train: the number of training images of each class; None if the data is not the run's own.
     """
 
     views: tuple[Tensor, ...]
@@ -113,11 +49,119 @@ class Outputs:
     classes: tuple[str, ...]
     n_train: tuple[int, ...] | None
 
+    @property
+    def classifier(self) -> Tensor:
+        """The logits (N, K) of the pruned classifier, or of the full model if there is no r0, on the images alone."""
+        return self.views[0][:, self.transforms.index("r0")] if "r0" in self.transforms else self.views[0].mean(1)
+
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """Accuracy and cost of early exit, on the images alone.
+
+    Attributes:
+        judged_by: the split that it is measured on.
+        chosen_on: the split that the thresholds are chosen on.
+        points: a few thresholds, from one head to all.
+        curve: many thresholds.
+    """
+
+    judged_by: str
+    chosen_on: str
+    points: Curve
+    curve: Curve
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One run, or an ensemble of several, on one split.
+
+    Attributes:
+        plain: scores on the images alone.
+        flip: scores with flip TTA; None if training does not flip.
+        classes: each class, for the pruned classifier (without r0, for the full model).
+        early_exit: None if it was not requested.
+    """
+
+    plain: Scores
+    flip: Scores | None
+    classes: tuple[ClassScore, ...]
+    early_exit: EarlyExit | None = None
+
+
+def evaluate_runs(
+    paths: Sequence[str], *, data: str | None = None, split: SplitName = "test", device: str = "auto",
+    early_exit: bool = False, save_predictions: bool = False,
+) -> dict[str, Evaluation]:  # fmt: skip
+    """Evaluate each run and, if there are several on the same images, their ``ensemble``.
+
+    Args:
+        paths: folders of finished runs.
+        data: another dataset with the same classes; None: the run's own.
+        split: ``val`` needs a run with a validation split.
+        device: where to compute.
+        early_exit: also measure early exit.
+        save_predictions: write ``predictions.npz`` into each run's folder.
+    """
+    if not paths:
+        raise ConfigError("no run was given; give the folder of a finished run", field="runs")
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise ConfigError("a run is given twice; each counts once", field="runs")
+    if len(paths) > 1 and "ensemble" in map(str, paths):
+        raise ConfigError('the result calls all runs together "ensemble"; give ./ensemble', field="runs")
+    for path in paths if early_exit else ():
+        if len(Run(path).settings().train.names) == 1:
+            raise ConfigError(f"{path} has one head, so there is nothing to exit early; leave it out", field="anytime")
+    if save_predictions and (data or split != "test"):
+        raise ConfigError("predictions are those of the run's own test split; leave `data` and `split` out",
+                          field="save_predictions")  # fmt: skip
+    found = [collect(path, data=data, split=split, device=device) for path in paths]
+    results = {}
+    for path, run in zip(paths, found, strict=True):
+        if save_predictions:
+            _save_predictions(path, run)
+        results[str(path)] = Evaluation(
+            *_both([scores_of_logits(view, run.labels, run.transforms, passes=i + 1)
+                    for i, view in enumerate(run.views)]),
+            classes=class_scores(run.classifier, run.labels, run.classes, run.n_train),
+            early_exit=_early_exit(path, run, data, split, device) if early_exit else None,
+        )  # fmt: skip
+    if len(found) > 1 and len({run.fingerprint for run in found}) == 1:  # else their test images differ
+        results["ensemble"] = _ensemble(found)
+    return results
+
+
+def _both(views: Sequence[Scores]) -> tuple[Scores, Scores | None]:
+    return views[0], views[1] if len(views) > 1 else None
+
+
+def _ensemble(runs: Sequence[Outputs]) -> Evaluation:
+    labels, transforms = runs[0].labels, [run.transforms for run in runs]
+    views = range(min(len(run.views) for run in runs))
+    pruned = all("r0" in names for names in transforms)
+    members = [run.classifier if pruned else run.views[0].mean(1) for run in runs]
+    return Evaluation(
+        *_both([ensemble_scores([run.views[i] for run in runs], labels, transforms, passes=i + 1) for i in views]),
+        classes=class_scores(torch.stack(members).mean(0), labels, runs[0].classes),
+    )
+
+
+def _early_exit(path: str, run: Outputs, data: str | None, split: SplitName, device: str) -> EarlyExit:
+    """Early exit of a run. Its validation split chooses the thresholds, if it has one."""
+    separate = data is None and split == "test" and Run(path).settings().train.val_fraction > 0
+    other = collect(path, split="val", device=device) if separate else run
+    return EarlyExit(
+        judged_by=split,
+        chosen_on="val" if separate else split,
+        points=tradeoff(run.views[0], run.labels, (other.views[0], other.labels)),
+        curve=curve(run.views[0], run.labels),
+    )
+
 
 def collect(
-    path: str | Path, *, data: str | DataSet | None = None, split: Literal["test", "val"] = "test", device: str = "auto"
+    path: str | Path, *, data: str | DataSet | None = None, split: SplitName = "test", device: str = "auto"
 ) -> Outputs:
-    """Run a finished run's network over a split and keep its outputs, for scores and ensembles of any kind."""
+    """Run a finished run's network over a split and return its outputs, for scores and ensembles of any kind."""
     where = find_device(device, World())
     settings = Run(path).settings()
     net = load(path).to(where)
@@ -126,19 +170,22 @@ def collect(
     else:
         opened = _other_data(str(path), settings, data) if data else own_data(path)
         if data and split == "val" and opened.val is None and settings.train.val_fraction:
-            opened = own_data(path, at=data)  # the run's own, elsewhere: cut as it was for training
+            opened = own_data(path, at=data)  # the run's own data in another place, split as for training
     part = opened.val if split == "val" else opened.test
     if part is None:
         why = f"{opened.name} has none" if data else "it was trained without `val_fraction`"
         raise ConfigError(f"{path}: there is no validation split: {why}")
-    look = _looker(settings, opened, where)
-    views = outputs(net, look(split, part), flip=settings.data.flip, autocast=nullcontext)
-    own = opened.fingerprint == settings.data.fingerprint
+    described, train = settings.data, settings.train
+    geometry = Geometry.square(described.image_size, stored=described.stored_size)
+    view = View.create(geometry, mean=described.mean, std=described.std, device=where)
+    resident = fits_on_device(opened, train.storage, where)
+    loader = EvalLoader(view, World(), where, resident=resident, workers=train.workers, progress=True)
+    views = outputs(net, loader.batches(split, part), flip=described.flip, autocast=nullcontext)
+    own = opened.fingerprint == described.fingerprint
     n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist() if own else None
     return Outputs(
-        tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes,
-        tuple(n_train) if n_train else None,
-    )  # fmt: skip
+        tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes, tuple(n_train) if n_train else None
+    )
 
 
 def save_predictions(path: str | Path, *, data: str | None = None, device: str = "auto") -> Path:
@@ -146,104 +193,95 @@ def save_predictions(path: str | Path, *, data: str | None = None, device: str =
 
     Args:
         path: the run's folder.
-        data: where its data is, if not at the recorded place.
+        data: where its data is, if that is not the place that the run's settings name.
         device: where to compute.
     """
+    return _save_predictions(path, collect(path, data=own_data(path, at=data), device=device))
+
+
+def _save_predictions(path: str | Path, found: Outputs) -> Path:
     run = Run(path)
-    found = collect(path, data=own_data(path, at=data), device=device)
-    scores = [view.half().numpy() for view in found.views]
-    predictions = Predictions(
+    Predictions(
         heads=found.transforms,
-        scores=scores[0],
-        scores_flip=scores[1] if len(scores) > 1 else None,
+        scores=found.views[0].half().numpy(),
+        scores_flip=found.views[1].half().numpy() if len(found.views) > 1 else None,
         labels=found.labels.numpy(),
         model_sha256=run.result().model_sha256,
         fingerprint=run.settings().data.fingerprint,
-    )
-    predictions.save(run.path / NAME)
+    ).save(run.path / NAME)
     return run.path / NAME
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
-    """The data that a run was trained on, opened again.
+    """Open the data that a run was trained on.
 
     Args:
         path: the run's folder.
-        at: where it lies, where that is not what the run calls it.
+        at: where it is, if that is not the place that the run's settings name.
 
     Raises:
-        DataError: where it is not there any more, or has changed.
+        DataError: if it is missing or has changed.
     """
     settings = Run(path).settings()
     train = settings.train
-    shares = {name: getattr(train, name) for name in ("image_size", "val_fraction", "train_fraction")}
-    opened = _open_again(str(path), train, at, **shares)
+    sizes = {name: getattr(train, name) for name in ("image_size", "val_fraction", "train_fraction")}
+    opened = _open_again(str(path), train, at, **sizes)
     if opened.fingerprint != settings.data.fingerprint:
-        here = _place_of(train.data, str(path))
-        what = at or here
-        hint = "" if at else f"; to measure on what is there now, give `data` {here}, or the old one's place"
+        here = at or _place_of(train.data, str(path))
+        hint = "" if at else f"; to evaluate on what is there now, give `data` {here}, or the place of the original"
         raise DataError(
-            f"{what} is not what {path} was trained on: the content, order or splits differ{hint}",
+            f"{here} is not what {path} was trained on: the content, order or splits differ{hint}",
             field="data" if at else None,
         )
     return opened
 
 
 def some_images(path: str, n: int, *, data: str | None = None) -> list[Pixels]:
-    """Up to ``n`` images of a run's test split, from all over it, as they were decoded: to try a model on.
+    """Decode up to ``n`` images spread over a run's test split, to try a model on.
 
     Args:
         path: the run's folder.
         n: how many.
-        data: where the run's data lies, where that is not what the run calls it.
+        data: where the run's data is, if that is not the place that its settings name.
 
     Raises:
-        DataError: where the data is not there any more, or has changed.
+        DataError: if the data is missing or has changed.
     """
     test = own_data(path, at=data).test
     return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 
 
 def _other_data(path: str, settings: RunSettings, data: str) -> DataSet:
-    """Data that a run was not trained on, or not all of it; its network must be able to take it."""
+    """Open data that a run was not trained on, or only on a part of it."""
     folder = Path(os.path.expanduser(data))
     train = settings.train
     if not folder.is_dir() or not find_shards(folder):
-        train = replace(train, label_column=None)  # the other data has no columns
+        train = replace(train, label_column=None)  # only shards have columns
     own = settings.data
     opened = _open_again(path, train, data, image_size=own.image_size, channels=own.channels)
-    if tuple(opened.classes) != own.classes:
+    if opened.classes != own.classes:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
     return opened
 
 
-def _open_again(path: str, train: TrainConfig, data: str | None, **how: Any) -> DataSet:
+def _open_again(path: str, train: TrainConfig, data: str | None, **options: Any) -> DataSet:
     try:
         return open_data(
             data or _place_of(train.data, path),
             on_bad_image=train.on_bad_image,
             label_column=train.label_column,
-            **how,
+            **options,
         )
     except DataError as error:
         if data:
             raise
-        raise DataError(f"{error} ({path} was trained on it; where it lies elsewhere now, give `data`)") from None
+        raise DataError(f"{error} ({path} was trained on it; if it is in another place now, give `data`)") from None
 
 
 def _place_of(data: str, path: str) -> str:
-    """Where a run's data lies: seen from another folder than it was trained in, beside the run or above it."""
+    """Locate a run's data. A relative path is also tried next to the run's folder and in its parents."""
     given = Path(os.path.expanduser(data))
     if data in NAMES or given.is_absolute() or ".." in given.parts or given.exists():
         return data
-    beside = (folder / given for folder in Path(path).resolve().parents)
-    return next((str(place) for place in beside if place.exists()), data)
-
-
-def _looker(settings: RunSettings, data: DataSet, device: torch.device) -> Looker:
-    """The run's view of the images; they are streamed if training would stream them on this device."""
-    own, train = settings.data, settings.train
-    geometry = Geometry.square(own.image_size, stored=own.stored_size)
-    view = View.create(geometry, mean=own.mean, std=own.std, device=device)
-    resident = fits_on_device(data, train.storage, device)
-    return Looker(view, World(), device, resident=resident, workers=train.workers, progress=True)
+    candidates = (folder / given for folder in Path(path).resolve().parents)
+    return next((str(place) for place in candidates if place.exists()), data)

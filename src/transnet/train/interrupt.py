@@ -1,4 +1,4 @@
-"""Ctrl-C: finish the step, save, and say how to go on."""
+"""Ctrl-C: finish the step, save a checkpoint and print how to resume."""
 
 import signal
 import threading
@@ -9,39 +9,39 @@ from transnet.errors import OperationError
 
 
 class Stopped(OperationError):
-    """Raised after the user stopped the run. The message says how to continue."""
+    """Raised when the user has stopped the run. The message gives the command that resumes it."""
 
 
 class Interrupt:
-    """While the block lasts, SIGINT or SIGTERM is a wish to stop (``asked``); a second SIGINT stops at once.
+    """Within the block, SIGINT or SIGTERM sets ``requested``; a second SIGINT raises KeyboardInterrupt.
 
-    This holds even if the process was started with SIGINT ignored, as under nohup, cron or ``&`` in a script. SIGTERM
-    never stops at once: a scheduler may send it to every process of a study, each of which passes its wish on as well.
+    This holds even if the process was started with SIGINT ignored, as under nohup, cron or ``&`` in a script. A second
+    SIGTERM raises nothing: a scheduler may send it to every process of a study, and each of them forwards it as well.
 
     Args:
-        at_once: both stop at once, with KeyboardInterrupt.
+        immediate: raise KeyboardInterrupt at the first signal.
     """
 
-    def __init__(self, *, at_once: bool = False) -> None:
-        self.asked, self._at_once = False, at_once
-        self._pressed = False
+    def __init__(self, *, immediate: bool = False) -> None:
+        self.requested, self._immediate = False, immediate
+        self._interrupted = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
+                self._before[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(self, *_: Any) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, _frame: FrameType | None) -> None:
-        if self._at_once:
+    def _request(self, number: int, _frame: FrameType | None) -> None:
+        if self._immediate:
             raise KeyboardInterrupt
         if number == signal.SIGINT:
-            if self._pressed:
+            if self._interrupted:
                 raise KeyboardInterrupt
-            self._pressed = True
-        self.asked = True
+            self._interrupted = True
+        self.requested = True

@@ -1,7 +1,7 @@
-"""What is minimised: a sum of weighted terms.
+"""The training objective: a sum of weighted terms.
 
-A term looks at what the network said of one batch and returns a scalar. The loop and the step know only the sum;
-another idea (weights per head, another penalty) is another term.
+A term is a function of the network's outputs for one batch and of the targets. To add one, write the function and
+append it in `build_objective`; the step, the trainer and the logs know only names and values.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from transnet.runs.config import TrainConfig
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a network said of a batch.
+class BatchOutputs:
+    """The outputs of a network for one batch.
 
     Attributes:
         net: the network.
         logits: (B, m, K), of each head on its own copy.
-        across: (B, m, m, K), of every head on every copy, copies first; None where no term asked for it.
+        across: (B, m, m, K), of every head on every copy, copies first; None if no term needs it.
     """
 
     net: nn.Module
@@ -32,87 +32,90 @@ class Said:
     across: Tensor | None = None
 
 
-Term = Callable[[Said, Tensor], Tensor]
+@dataclass(frozen=True)
+class Term:
+    """One term of the objective.
+
+    Attributes:
+        name: for the logs.
+        weight: its factor in the sum.
+        function: from outputs and targets to a scalar.
+        needs_across: whether it needs ``BatchOutputs.across``.
+    """
+
+    name: str
+    weight: float
+    function: Callable[[BatchOutputs, Tensor], Tensor]
+    needs_across: bool = False
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Weighted terms, called on what the network said and the targets.
+    """What training minimises: the sum of weighted terms."""
 
-    Attributes:
-        terms: each with its weight.
-        across: whether one of them needs every head on every copy.
+    terms: tuple[Term, ...]
+
+    def __call__(self, outputs: BatchOutputs, y: Tensor) -> Tensor:
+        """The weighted value of each term, (number of terms,). Their sum is the loss."""
+        return torch.stack([term.weight * term.function(outputs, y) for term in self.terms])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the terms."""
+        return tuple(term.name for term in self.terms)
+
+    @property
+    def needs_across(self) -> bool:
+        """Whether a term needs every head on every copy."""
+        return any(term.needs_across for term in self.terms)
+
+
+def joint_label(outputs: BatchOutputs, _y: Tensor) -> Tensor:
+    """−log p(t | t(x)): cross-entropy of the transform of each copy, predicted from the scores of all heads.
+
+    With one softmax over all pairs of class and head, it is the loss of the pair (y, t) minus the loss of y alone.
+    Added to the heads' cross-entropy with weight 1, it gives self-supervised label augmentation (Lee et al., 2020);
+    with weight 0, TransNet. Label smoothing applies to the classes of the copy's own transform only.
     """
-
-    terms: tuple[tuple[float, Term], ...]
-    across: bool = False
-
-    def __call__(self, said: Said, y: Tensor) -> Tensor:
-        """The value to differentiate."""
-        parts = [weight * term(said, y) for weight, term in self.terms]
-        return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
-
-
-def cross_entropy(label_smoothing: float = 0.0) -> Term:
-    """Alg. 1's loss."""
-
-    def term(said: Said, y: Tensor) -> Tensor:
-        return heads_loss(said.logits, y, label_smoothing=label_smoothing)
-
-    return term
-
-
-def kernel_invariance(group: str) -> Term:
-    """The mean squared relative distance of the convolution kernels from those that ``group`` leaves as they are.
-
-    The paper only suggests it: its invariance score as a regulariser of its own.
-    """
-
-    def term(said: Said, _y: Tensor) -> Tensor:
-        return invariance_penalty(said.net, group)
-
-    return term
-
-
-def distillation(student: int) -> Term:
-    """Teach one head what all of them say together."""
-
-    def term(said: Said, _y: Tensor) -> Tensor:
-        return distillation_loss(said.logits, student)
-
-    return term
-
-
-def transforms_told(said: Said, _y: Tensor) -> Tensor:
-    """−log p(t | t(x)): which transform a copy went through is told by which head its scores are highest under.
-
-    Where one softmax goes over all pairs of class and head, that is the loss of the pair (y, t) less the loss of y
-    alone. So with weight 1 the sum with `cross_entropy` is self-supervised label augmentation (Lee et al., 2020), and
-    with weight 0 TransNet. Label smoothing, where there is any, goes over the classes of the copy's own transform.
-    """
-    assert said.across is not None
-    per_head = said.across.logsumexp(-1)  # (B, m, m)
+    assert outputs.across is not None
+    per_head = outputs.across.logsumexp(-1)  # (B, m, m)
     return (per_head.logsumexp(-1) - per_head.diagonal(dim1=1, dim2=2)).mean()
 
 
-def objective_of(config: TrainConfig) -> Objective:
-    """The terms a run's settings ask for."""
+def build_objective(config: TrainConfig) -> Objective:
+    """The terms that a run's settings choose. The first is Alg. 1's loss.
+
+    Raises:
+        ConfigError: if the heads do not suit a term.
+    """
     names = config.names
-    terms = [(1.0, cross_entropy(config.label_smoothing))]
+
+    def cross_entropy(outputs: BatchOutputs, y: Tensor) -> Tensor:
+        return heads_loss(outputs.logits, y, label_smoothing=config.label_smoothing)
+
+    terms = [Term("cross_entropy", 1.0, cross_entropy)]
     if config.invariance_weight:
-        terms.append((config.invariance_weight, kernel_invariance("r0,r1,r2,r3")))
+        # The paper only suggests this use of its invariance score.
+        def invariance(outputs: BatchOutputs, _y: Tensor) -> Tensor:
+            return invariance_penalty(outputs.net, "r0,r1,r2,r3")
+
+        terms.append(Term("invariance", config.invariance_weight, invariance))
     if config.distillation:
         try:
             student = student_of(names, config.distillation)
         except ValueError as error:
             raise ConfigError(str(error).removeprefix("distillation: "), field="distillation") from None
-        terms.append((config.distillation, distillation(student)))
+
+        def distillation(outputs: BatchOutputs, _y: Tensor) -> Tensor:
+            return distillation_loss(outputs.logits, student)
+
+        terms.append(Term("distillation", config.distillation, distillation))
     if config.label_augmentation:
         if config.heads == "shared" or len(set(names)) < max(len(names), 2):
             raise ConfigError(
-                "a copy's transform is told by its head; that takes separate heads of different "
-                "transforms, such as `transforms` r0,r1",
+                "the heads can only predict a copy's transform if they are separate and their transforms differ, "
+                "such as `transforms` r0,r1",
                 field="label_augmentation",
             )
-        terms.append((config.label_augmentation, transforms_told))
-    return Objective(tuple(terms), across=bool(config.label_augmentation))
+        terms.append(Term("joint_label", config.label_augmentation, joint_label, needs_across=True))
+    return Objective(tuple(terms))

@@ -9,15 +9,15 @@ from transnet.runs.config import TrainConfig
 
 
 def learning_rates(config: TrainConfig, steps: int) -> Tensor:
-    """The learning rate of every step of the run, for ``steps`` an epoch."""
+    """The learning rate of every step of a run with ``steps`` steps per epoch."""
     total = config.epochs * steps
-    at = torch.arange(total, dtype=torch.float64)
+    step = torch.arange(total, dtype=torch.float64)
     if config.schedule == "steps":
-        falls = torch.tensor([max(round(share * config.epochs), 1) * steps for share in config.milestone_shares])
-        rates = config.lr * 0.1 ** (at[:, None] >= falls).sum(1)
+        milestones = torch.tensor([max(round(share * config.epochs), 1) * steps for share in config.milestone_shares])
+        rates = config.lr * 0.1 ** (step[:, None] >= milestones).sum(1)
     else:
         peak = max(config.warmup * total, 1)
-        rising = (at + 1) / peak
-        falling = (1 + torch.cos(math.pi * (at + 1 - peak) / (total - peak + 1))) / 2
-        rates = config.lr * torch.where(at + 1 < peak, rising, falling)
+        rising = (step + 1) / peak
+        falling = (1 + torch.cos(math.pi * (step + 1 - peak) / (total - peak + 1))) / 2
+        rates = config.lr * torch.where(step + 1 < peak, rising, falling)
     return rates.float()

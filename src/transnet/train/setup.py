@@ -1,12 +1,13 @@
-"""A run's parts, built from its settings: data, network, feed and step."""
+"""Build the parts of a run from its settings: data, network, feed and optimizer."""
 
 import copy
 import dataclasses
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transnet import backbones, d4
 from transnet.console import counted, listed, say
@@ -20,193 +21,310 @@ from transnet.runs import recipes
 from transnet.runs.config import TrainConfig
 from transnet.runs.description import Description
 from transnet.runs.folder import CUSTOM, Run
-from transnet.runs.provenance import command, commit, describe
-from transnet.train.device import autocast_for, device_name, fits_on_device, is_for_want_of_memory, precision_on, sgd
-from transnet.train.distributed import World, restarts
-from transnet.train.eval_loader import Looker
+from transnet.runs.provenance import commit, describe
+from transnet.runs.records import RunSettings
+from transnet.train.device import (
+    Autocast,
+    autocast_for,
+    device_name,
+    find_device,
+    fits_on_device,
+    is_out_of_memory,
+    precision_for,
+)
+from transnet.train.distributed import World, join, restarts
+from transnet.train.eval_loader import EvalLoader
 from transnet.train.evaluate import evaluating
-from transnet.train.objective import objective_of
+from transnet.train.feed import Feed
+from transnet.train.objective import Objective, build_objective
+from transnet.train.optim import build_optimizer
 from transnet.train.schedule import learning_rates
-from transnet.train.step import Feed, Step, training_module
-from transnet.train.stopwatch import Took
-from transnet.train.user_warnings import of_heads, of_settings
+from transnet.train.stopwatch import Stopwatch
+from transnet.train.user_warnings import warnings_about_settings, warnings_about_transforms
 
 LARGE_ON_CPU = 2e6  # parameters; the small ResNets have up to 300,000
 
 
-class Prepared:
-    """The parts of a run, by name: ``data``, ``net``, ``feed``, ``step``, ``look``, ``optimizer``, ``rates``."""
+@dataclass(frozen=True)
+class Launch:
+    """What `transnet.train.trainer.train` was called with, and where it runs.
 
-    def __init__(
-        self, config: TrainConfig, processes: World, device: torch.device, model: nn.Module | None, *,
-        data: str | None, quiet: bool, at_once: int = 1,
-    ) -> None:  # fmt: skip
-        names = d4.parse(config.transforms)  # a mistake there is said before anything is read
-        check_apart(config.out, data or config.data)
-        if config.out != config.out.encode(errors="replace").decode():  # the weights' format could not be written there
+    Attributes:
+        config: the settings, with the transforms parsed.
+        run: the run's folder.
+        world: this process's place.
+        device: where the run computes.
+        model: a backbone of the user's own; None for the one that the settings name.
+        place: where the data is; the settings may only contain its name.
+        quiet: print nothing.
+        at_once: number of runs that share the device.
+    """
+
+    config: TrainConfig
+    run: Run
+    world: World
+    device: torch.device
+    model: nn.Module | None
+    place: str
+    quiet: bool
+    at_once: int
+
+    @classmethod
+    def of(
+        cls, config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False,
+        at_once: int = 1,
+    ) -> "Launch":  # fmt: skip
+        """Find the device and the other processes, and check what can be checked before anything is read."""
+        names = d4.parse(config.transforms)
+        place = data or config.data
+        check_outside(config.out, place)
+        if config.out != config.out.encode(errors="replace").decode():  # safetensors could not write there
             raise ConfigError(f"the name of {config.out!r} is not UTF-8; give another folder", field="out")
-        self.world, self.device, self.quiet = processes, device, quiet
-        self.speaks = processes.first and not quiet
+        world = join(config.device)
+        device = find_device(config.device, world)
         # Not every node counts a restart.
-        resume = processes.any(config.resume or restarts() > 0, device)
-        self.config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
-        self.objective = objective_of(self.config)
-        self.run = Run(config.out)
-        self.given, self.at_once = model, at_once
-        self.place = data or config.data
-        self.took = Took()
-        self.commit = commit()  # now: while the run trains, others may come
+        resume = world.any(config.resume or restarts() > 0, device)
+        config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
+        build_objective(config)
+        return cls(config, Run(config.out), world, device, model, place, quiet, at_once)
 
-    def prepare(self) -> None:
-        """Open the data, build the network and the step, and only then begin the run's folder."""
-        config = self.config
-        cuda = self.device.type == "cuda"
-        self.data = data = self._open()
-        name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
-        self.config = config = dataclasses.replace(config, model=name if self.given is None else CUSTOM)
-        self.content = describe(config, data)
-        try:
-            Description.of_run(self.content, "the run")
-        except FileError as error:
-            raise ConfigError(f"nothing could open this run once it is trained: {error.message}") from None
-        self.flip = self.content.data.flip
-        self.net = self._network(name)
-        if self.world.first:  # a mistake in the settings must not leave a folder behind
-            self.run.begin(self.content, resume=config.resume)
-        self.world.barrier()
-        for remark in (*of_heads(self.net.transforms, flip=self.flip), *of_settings(config, data)):
-            say(remark, shown=self.speaks)
-        size = sum(parameter.numel() for parameter in self.net.parameters())
-        if not cuda and self.given is None and size > LARGE_ON_CPU:
-            say(f"note: {name} is slow on a CPU; `model` resnet8-small is quick, to begin with", shown=self.speaks)
-        self.precision = precision_on(self.device, config.precision)
-        self.autocast = autocast_for(self.precision, self.device)
-        geometry = dataclasses.replace(data.geometry, pad=self.content.data.pad)
-        view = View.create(geometry, mean=data.mean, std=data.std, device=self.device)
-        self.resident = fits_on_device(data, config.storage, self.device)
-        say(self._introduction(), shown=self.speaks)
-        images = data.train.resident(geometry.stored, progress=self.speaks).to(self.device) if self.resident else None
-        mixes = bool(config.mixup or config.cutmix)
-        self.feed = Feed(images, data.train.labels, view, config.batch_size, self.world, self.device, mixes=mixes)
-        self.look = Looker(
-            view, self.world, self.device, resident=self.resident, workers=config.workers, progress=self.speaks
-        )
-        self.rates = learning_rates(config, self.feed.steps)
-        self.optimizer = sgd(self.net, config, self.device)
-        together = self.world.size > 1
-        self.step = Step(
-            self.net,
-            self.optimizer,
-            self.feed,
-            self.objective,
-            self.rates,
-            classes=len(data.classes),
-            autocast=self.autocast,
-            compile=config.compile and cuda,
-            capture=config.cuda_graph and cuda and not together,
-            module=nn.parallel.DistributedDataParallel(training_module(self.net, self.objective)) if together else None,
-        )
-
-    def _open(self) -> DataSet:
-        config = self.config
-
-        def opened() -> DataSet:
-            return open_data(
-                self.place, image_size=config.image_size,
-                val_fraction=config.val_fraction, train_fraction=config.train_fraction,
-                on_bad_image=config.on_bad_image, label_column=config.label_column, progress=self.speaks,
-            )  # fmt: skip
-
-        # The first process fills the caches, the others read them.
-        if self.world.size == 1:
-            return opened()
-        if self.world.first:
-            data = opened()
-        self.world.barrier()
-        if not self.world.first:
-            data = opened()
-        own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=self.device)
-        firsts = own.clone()
-        self.world.copy_from_first([firsts])
-        if self.world.any(not torch.equal(own, firsts), self.device):  # such as by a disk that failed for a moment
-            raise DataError(f"{self.place}: the processes do not all see the same images; start again")
-        return data
-
-    def _network(self, name: str) -> TransNet:
-        config, data = self.config, self.data
-        # Backbone first: base and TransNet of one seed start from the same one.
-        torch.manual_seed(seed_for(config.seed, "init"))
-        model = self.given
-        if model is None:
-            if config.pretrained:
-                say(f"{name}: getting its pretrained weights", shown=self.speaks)
-            model = backbones.create(
-                name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
-                pretrained=config.pretrained,
-            )  # fmt: skip
-        if config.sync_bn:
-            if self.device.type != "cuda" or self.world.size == 1:
-                raise ConfigError("needs several GPU processes (torchrun); leave it out here", field="sync_bn")
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))  # the caller's stays as it is
-        net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(self.device)
-        if config.channels_last and self.device.type == "cuda":
-            net = net.to(memory_format=torch.channels_last)
-        if not model.training:  # otherwise single layers may be in evaluation mode for good, such as frozen batch norm
-            net.train()
-        with evaluating(net):
-            self._try(net, 2, "model", f"{name} does not work on {data.image_size}×{data.image_size} images")
-        if config.invariance_weight and not kernels(net.backbone):
-            what = name if self.given is None else type(self.given).__name__
-            raise ConfigError(f"{what} has no square kernels larger than 1×1; leave it out", field="invariance_weight")
-        left = len(data.train) % config.batch_size
-        norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
-        if norms and 0 < (left or config.batch_size) < 2 * self.world.size:  # some process would have a single image
-            before = copy.deepcopy(dict(net.named_buffers()))
-            few = f"leaves {left} to the last step; change it" if left else "is too few a step; take more"
-            self._try(net, 1, "batch_size", f"{config.batch_size} {few}")
-            for key, buffer in net.named_buffers():
-                if key in before:
-                    buffer.copy_(before[key])
-        return net
-
-    def _try(self, net: TransNet, n: int, field: str, complaint: str) -> None:
-        """A made-up batch, so that a model that does not fit the images is a message and not a traceback."""
-        data = self.data
-        own = torch.Generator().manual_seed(0)  # so that the run's random numbers stay as they are
-        images = torch.rand(n, data.channels, data.image_size, data.image_size, generator=own).to(self.device)
-        try:
-            with torch.no_grad():
-                net(images)
-        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-            if is_for_want_of_memory(error):
-                raise
-            raise ConfigError(f"{complaint}: {error}", field=field) from error
-
-    def _introduction(self) -> str:
-        config, data = self.config, self.data
-        kept = "in memory" if self.device.type == "cpu" else "on the device"
-        where = kept if self.resident else f"streamed by {counted(config.workers, 'worker')}"
-        skipped = (
-            f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})" if data.skipped else ""
-        )
-        val = f", {len(data.val):,} for validation" if data.val else ""
-        seen = f"{'' if data.square else 'cut to '}{data.image_size}×{data.image_size}"
-        pad = self.content.data.pad
-        varied = [*([f"padded by {pad}"] if pad else []), "flipped left-right" if self.flip else "not flipped"]
-        return (
-            f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
-            f"{len(data.classes)} classes, {seen}, {where}, {' and '.join(varied)}{skipped}\n"
-            f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
-            f"of batch {config.batch_size}, seed {config.seed}, on {device_name(self.device)}"
-        )
-
-    def _command(self, config: TrainConfig) -> str:
-        return command(config, recipes.settings(config.recipe, config.data))
+    @property
+    def shown(self) -> bool:
+        """Whether this process prints messages."""
+        return self.world.first and not self.quiet
 
 
-def check_apart(out: str, data: str) -> None:
-    """A run inside a folder of class folders would be one of them, without images, for whoever opens it next."""
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a run needs to train. None of it is replaced while it does.
+
+    Attributes:
+        launch: what training was called with.
+        config: the settings, with the model's name filled in.
+        settings: the content of ``config.json``.
+        data: the images.
+        net: the network, on the device.
+        precision: ``fp32`` or ``bf16``.
+        autocast: the context manager for forward passes of the training step.
+        resident: whether the images are on the device; otherwise they are streamed.
+        feed: the training images, for the step.
+        eval_loader: batches for evaluation.
+        objective: the terms of the loss.
+        optimizer: for ``net``.
+        rates: the learning rate of every step of the run.
+        stopwatch: started when the setup began.
+        commit: the commit of the source code, if known.
+    """
+
+    launch: Launch
+    config: TrainConfig
+    settings: RunSettings
+    data: DataSet
+    net: TransNet
+    precision: str
+    autocast: Autocast
+    resident: bool
+    feed: Feed
+    eval_loader: EvalLoader
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    rates: Tensor
+    stopwatch: Stopwatch
+    commit: str | None
+
+    @property
+    def run(self) -> Run:
+        """The run's folder."""
+        return self.launch.run
+
+    @property
+    def world(self) -> World:
+        """The processes of the run."""
+        return self.launch.world
+
+    @property
+    def device(self) -> torch.device:
+        """Where the run computes."""
+        return self.launch.device
+
+    @property
+    def shown(self) -> bool:
+        """Whether this process prints messages."""
+        return self.launch.shown
+
+    @property
+    def flip(self) -> bool:
+        """Whether training flips images, so that tests use flip TTA."""
+        return self.settings.data.flip
+
+
+def prepare(launch: Launch) -> Setup:
+    """Open the data, build the network, begin the run's folder and load the images, in this order.
+
+    The folder comes after everything that a mistake in the settings can break, so that no such mistake leaves one
+    behind. `Run.release` unlocks it.
+    """
+    stopwatch, source = Stopwatch(), commit()  # the commit may change while the run trains
+    config, world, device, shown = launch.config, launch.world, launch.device, launch.shown
+    data = open_together(launch)
+    name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
+    config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
+    settings = describe(config, data)
+    _check_readable(settings)
+    net = _build_network(launch, name, data)
+    if world.first:
+        launch.run.begin(settings, resume=config.resume)
+    world.barrier()
+    flip = settings.data.flip
+    for warning in (*warnings_about_transforms(net.transforms, flip=flip), *warnings_about_settings(config, data)):
+        say(warning, shown=shown)
+    size = sum(parameter.numel() for parameter in net.parameters())
+    if device.type == "cpu" and launch.model is None and size > LARGE_ON_CPU:
+        say(f"note: {name} is slow on a CPU; `model` resnet8-small is fast, for a first try", shown=shown)
+    geometry = dataclasses.replace(data.geometry, pad=settings.data.pad)
+    view = View.create(geometry, mean=data.mean, std=data.std, device=device)
+    resident = fits_on_device(data, config.storage, device)
+    say(_introduction(config, settings, data, device, resident=resident), shown=shown)
+    images = data.train.resident(geometry.stored, progress=shown).to(device) if resident else None
+    mixes = bool(config.mixup or config.cutmix)
+    feed = Feed(images, data.train.labels, view, config.batch_size, world, device, mixes=mixes)
+    precision = precision_for(device, config.precision)
+    return Setup(
+        launch=launch,
+        config=config,
+        settings=settings,
+        data=data,
+        net=net,
+        precision=precision,
+        autocast=autocast_for(precision, device),
+        resident=resident,
+        feed=feed,
+        eval_loader=EvalLoader(view, world, device, resident=resident, workers=config.workers, progress=shown),
+        objective=build_objective(config),
+        optimizer=build_optimizer(net, config, device),
+        rates=learning_rates(config, feed.steps),
+        stopwatch=stopwatch,
+        commit=source,
+    )
+
+
+def open_together(launch: Launch) -> DataSet:
+    """Open the data in every process: the first one fills the caches, the others read them.
+
+    Raises:
+        DataError: if the processes do not see the same images.
+    """
+    config, world, device = launch.config, launch.world, launch.device
+
+    def opened() -> DataSet:
+        return open_data(
+            launch.place, image_size=config.image_size,
+            val_fraction=config.val_fraction, train_fraction=config.train_fraction,
+            on_bad_image=config.on_bad_image, label_column=config.label_column, progress=launch.shown,
+        )  # fmt: skip
+
+    if world.size == 1:
+        return opened()
+    if world.first:
+        data = opened()
+    world.barrier()
+    if not world.first:
+        data = opened()
+    own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=device)
+    first = own.clone()
+    world.broadcast([first])
+    if world.any(not torch.equal(own, first), device):  # for example because a disk failed for a moment
+        raise DataError(f"{launch.place}: the processes do not all see the same images; start again")
+    return data
+
+
+def check_outside(out: str, data: str) -> None:
+    """Raise if a run's folder is inside the data: the next reader of a folder of classes would take it for a class."""
     folder = os.path.expanduser(data)
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
     if inside and data not in NAMES:
-        raise ConfigError(f"{out} lies in the data, {data}; give a folder outside of it", field="out")
+        raise ConfigError(f"{out} is inside the data, {data}; give a folder outside of it", field="out")
+
+
+def _check_readable(settings: RunSettings) -> None:
+    try:
+        Description.of_run(settings, "these settings")
+    except FileError as error:
+        raise ConfigError(f"the finished run could not be loaded: {error.message}") from None
+
+
+def _build_network(launch: Launch, name: str, data: DataSet) -> TransNet:
+    config, device = launch.config, launch.device
+    # The backbone comes first: the baseline and TransNet of one seed start from the same one.
+    torch.manual_seed(seed_for(config.seed, "init"))
+    model = launch.model
+    if model is None:
+        if config.pretrained:
+            say(f"{name}: loading its pretrained weights", shown=launch.shown)
+        model = backbones.create(
+            name, num_classes=len(data.classes), in_channels=data.channels, image_size=data.image_size,
+            pretrained=config.pretrained,
+        )  # fmt: skip
+    if config.sync_bn:
+        if device.type != "cuda" or launch.world.size == 1:
+            raise ConfigError("needs several GPU processes (torchrun); leave it out here", field="sync_bn")
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))  # the caller's model does not change
+    net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(device)
+    if config.channels_last and device.type == "cuda":
+        net = net.to(memory_format=torch.channels_last)
+    if not model.training:  # otherwise single layers may be in evaluation mode on purpose, such as frozen batch norm
+        net.train()
+    with evaluating(net):
+        _try_forward(net, 2, data, "model", f"{name} does not work on {data.image_size}×{data.image_size} images")
+    if config.invariance_weight and not kernels(net.backbone):
+        which = name if launch.model is None else type(model).__name__
+        raise ConfigError(f"{which} has no square kernels larger than 1×1; leave it out", field="invariance_weight")
+    _try_smallest_batch(net, config.batch_size, data, launch.world)
+    return net
+
+
+def _try_smallest_batch(net: TransNet, batch: int, data: DataSet, world: World) -> None:
+    """Raise if the last step of an epoch leaves a process a single image that the network cannot train on."""
+    left = len(data.train) % batch
+    norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
+    if not norms or not 0 < (left or batch) < 2 * world.size:
+        return
+    problem = f"leaves {left} for the last step; change it" if left else "is too small; take more"
+    buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    _try_forward(net, 1, data, "batch_size", f"{batch} {problem}")
+    for name, buffer in net.named_buffers():
+        if name in buffers:
+            buffer.copy_(buffers[name])
+
+
+def _try_forward(net: TransNet, n: int, data: DataSet, field: str, problem: str) -> None:
+    """Run ``n`` random images through the network, so that a misfit is a clear error instead of a traceback."""
+    generator = torch.Generator().manual_seed(0)  # its own, so that the run's random numbers stay as they are
+    images = torch.rand(n, data.channels, data.image_size, data.image_size, generator=generator)
+    try:
+        with torch.no_grad():
+            net(images.to(next(net.parameters()).device))
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ConfigError(f"{problem}: {error}", field=field) from error
+
+
+def _introduction(
+    config: TrainConfig, settings: RunSettings, data: DataSet, device: torch.device, *, resident: bool
+) -> str:
+    in_memory = "in memory" if device.type == "cpu" else "on the device"
+    storage = in_memory if resident else f"streamed by {counted(config.workers, 'worker')}"
+    skipped = (
+        f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})" if data.skipped else ""
+    )
+    val = f", {len(data.val):,} for validation" if data.val else ""
+    size = f"{'' if data.square else 'cropped to '}{data.image_size}×{data.image_size}"
+    pad = [f"padded by {settings.data.pad}"] if settings.data.pad else []
+    augmented = " and ".join([*pad, "flipped horizontally" if settings.data.flip else "not flipped"])
+    return (
+        f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
+        f"{len(data.classes)} classes, {size}, {storage}, {augmented}{skipped}\n"
+        f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
+        f"of batch {config.batch_size}, seed {config.seed}, on {device_name(device)}"
+    )

@@ -1,41 +1,51 @@
-"""Where a run's time goes, over all processes that went on with it."""
+"""How long the parts of a run take."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-class Took:
-    """Seconds of a run, part by part and in all.
+class Stopwatch:
+    """Measure the parts of a run and its total, across all processes that continued it.
 
     Attributes:
-        parts: ``prepare``, ``compile``, ``train`` and ``evaluate``; the rest went to saving and the like.
+        parts: seconds in ``prepare``, ``compile``, ``train`` and ``evaluate``. The rest of the total is spent on
+            checkpoints and the like.
     """
 
     def __init__(self) -> None:
         self.parts = dict.fromkeys(("prepare", "compile", "train", "evaluate"), 0.0)
-        self._before = 0.0
-        self._begun = self._last = time.perf_counter()
+        self._earlier = 0.0
+        self._started = self._last_lap = time.perf_counter()
 
     @property
-    def all(self) -> float:
-        """Of this process, and of those before it up to their last checkpoint."""
-        return self._before + time.perf_counter() - self._begun
+    def total(self) -> float:
+        """Seconds spent in this process, plus those of earlier processes up to their last checkpoint."""
+        return self._earlier + time.perf_counter() - self._started
 
     def add(self, part: str, seconds: float) -> None:
-        """Count them to a part."""
+        """Add seconds to a part."""
         self.parts[part] += seconds
 
     def lap(self, part: str) -> None:
-        """Count what passed since the last call, or since the beginning."""
+        """Add the time since the last lap, or since the start, to a part."""
         now = time.perf_counter()
-        self.add(part, now - self._last)
-        self._last = now
+        self.add(part, now - self._last_lap)
+        self._last_lap = now
 
-    def so_far(self) -> dict[str, float]:
-        """For a checkpoint."""
-        return {**self.parts, "all": self.all}
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Add the time that the block takes to a part."""
+        start = time.perf_counter()
+        yield
+        self.add(part, time.perf_counter() - start)
 
-    def go_on(self, before: dict[str, float]) -> None:
-        """Take up what `so_far` said."""
-        self._before = before.get("all", 0.0)
+    def state_dict(self) -> dict[str, float]:
+        """Seconds so far, for a checkpoint."""
+        return {**self.parts, "total": self.total}
+
+    def load_state_dict(self, seconds: dict[str, float]) -> None:
+        """Add the seconds of earlier processes."""
+        self._earlier = seconds["total"]
         for part in self.parts:
-            self.parts[part] += before.get(part, 0.0)
+            self.parts[part] += seconds[part]

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, where it is installed."""
+"""Curves for TensorBoard, if it is installed."""
 
 from pathlib import Path
 from typing import Any
@@ -7,39 +7,39 @@ from transnet.runs.records import EpochEntry
 
 
 class Curves:
-    """Writes a run's lines to ``tensorboard/`` in its folder; does nothing without the package.
+    """Write a run's epochs to ``tensorboard/`` in its folder; without the package this does nothing.
 
     Args:
         folder: the run's.
-        wanted: False writes nothing.
-        epochs: done before, whose curves stay.
+        enabled: False writes nothing.
+        epochs: epochs done before; their curves stay.
     """
 
-    def __init__(self, folder: Path, wanted: bool, *, epochs: int = 0) -> None:
+    def __init__(self, folder: Path, enabled: bool, *, epochs: int = 0) -> None:
         self._writer: Any = None
-        if wanted:
+        if enabled:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 return
-            # A resumed run does the epochs after its checkpoint again.
+            # A resumed run repeats the epochs after its checkpoint.
             self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epochs + 1 if epochs else None)
 
     def add(self, entry: EpochEntry) -> None:
-        """A line of ``metrics.jsonl``."""
+        """Add an epoch."""
         if self._writer is None:
             return
-        epoch = entry.epoch
-        self._writer.add_scalar("lr", entry.lr, epoch)
-        self._writer.add_scalar("images_per_second", entry.images_per_second, epoch)
+        values: dict[str, float | None] = {"lr": entry.lr, "images_per_second": entry.images_per_second}
         for i, (loss, accuracy) in enumerate(zip(entry.loss, entry.accuracy, strict=True)):
-            self._writer.add_scalar(f"train/loss/head{i}", loss, epoch)
-            self._writer.add_scalar(f"train/accuracy/head{i}", accuracy, epoch)
-        for split, scores in (("val", entry.val), ("test", entry.test)):
-            for kind, score in (("pruned", scores.pruned), ("full", scores.full)) if scores else ():
+            values |= {f"train/loss/head{i}": loss, f"train/accuracy/head{i}": accuracy}
+        values |= {f"train/terms/{name}": value for name, value in entry.terms.items()}
+        for split, found in (("val", entry.val), ("test", entry.test)):
+            for kind, score in (("pruned", found.pruned), ("full", found.full)) if found else ():
                 if score:
-                    self._writer.add_scalar(f"{split}/accuracy/{kind}", score.accuracy, epoch)
-                    self._writer.add_scalar(f"{split}/loss/{kind}", score.loss, epoch)
+                    values |= {f"{split}/accuracy/{kind}": score.accuracy, f"{split}/loss/{kind}": score.loss}
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(name, value, entry.epoch)
 
     def close(self) -> None:
         """Flush."""

@@ -1,16 +1,13 @@
 """Train a run, from its settings to its folder.
 
-    data ─ open_data ─▶ uint8 images on the device ─▶ Step (one epoch = one Plan) ─▶ metrics.jsonl, state/
-                                                     └▶ count on val and test        ─▶ model.safetensors, result.json
-
-Everything random is a function of (seed, epoch or step). So a run's state is its weights, momentum and the number of
-steps done, and a resumed run ends as the uninterrupted one would have.
+settings ─ prepare ─▶ Setup ─▶ Trainer ─▶ Step, once per batch     ─▶ state/ (checkpoints)
+                                       ├▶ evaluation, once per epoch ─▶ metrics.jsonl
+                                       └▶ evaluation at the end      ─▶ model.safetensors, result.json
 """
 
-import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
 
 import torch
@@ -19,22 +16,30 @@ from torch import Tensor, nn
 from transnet.console import say
 from transnet.data.augment import Plan, plan, seed_for
 from transnet.data.stream import stream
-from transnet.errors import ConfigError
 from transnet.model import TransNet
 from transnet.runs import checkpoint
-from transnet.runs.config import TrainConfig, differences
-from transnet.runs.folder import CUSTOM
+from transnet.runs.config import TrainConfig
 from transnet.runs.provenance import versions
 from transnet.runs.records import Cost, EpochEntry, Result, Scores
-from transnet.train.device import Autocast, determinism, device_name, find_device, untried_convolutions
-from transnet.train.distributed import join
-from transnet.train.evaluate import Measured, count, result_of, scores
+from transnet.train.device import Autocast, determinism, device_name, no_cudnn_benchmark
+from transnet.train.evaluate import count, scores, with_classes
+from transnet.train.failures import (
+    TrainingError,
+    advice,
+    check_losses,
+    check_weights,
+    out_of_memory_advice,
+    warn_if_diverged,
+)
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.progress import RunProgress
-from transnet.train.state import Resumable, TrainingError
+from transnet.train.resume import command_of, finished_result, how_to_resume
+from transnet.train.setup import Launch, Setup, prepare
+from transnet.train.state import Checkpoints, TrainState
+from transnet.train.step import Step, training_module
 from transnet.train.tensorboard import Curves
 
-CHECK_EVERY = 200  # steps between looks at the losses on a GPU: each waits for the device
+CHECK_EVERY = 200  # steps between checks of the losses, each of which waits for the device
 
 
 def train(
@@ -49,258 +54,289 @@ def train(
 
     Args:
         config: the settings.
-        model: a backbone of your own, any module that ends in `nn.Linear`; by default ``config.model`` by name.
-        data: where the data lies, for a run that is to keep its name alone; by default ``config.data`` is the place.
-        quiet: say nothing and show no progress.
-        at_once: runs that share the device, this one among them: its times are not those of a run alone.
+        model: a backbone of your own, any module that ends in `nn.Linear`; by default the one that ``config.model``
+            names.
+        data: where the data is, if ``config.data`` should only be its name; by default ``config.data`` is the place.
+        quiet: print nothing.
+        at_once: number of runs that share the device. It is recorded, because it makes each of them slower.
 
     Raises:
-        ConfigError: for settings that cannot work, or a folder that cannot be used.
-        TrainingError: where the loss is not finite, or memory does not suffice.
+        ConfigError: if the settings cannot work, or the folder cannot be used.
+        TrainingError: if the loss is not finite, or memory does not suffice.
         Stopped: after Ctrl-C, when the run's state is saved.
     """
-    processes = join(config.device)
-    device = find_device(config.device, processes)
-    with determinism(config.deterministic or device.type == "cpu", cuda=device.type == "cuda"):
-        return Trainer(config, processes, device, model, data=data, quiet=quiet, at_once=at_once).train()
+    launch = Launch.of(config, model=model, data=data, quiet=quiet, at_once=at_once)
+    cuda = launch.device.type == "cuda"
+    with determinism(config.deterministic or not cuda, cuda=cuda), out_of_memory_advice(launch):
+        try:
+            if found := finished_result(launch):
+                return found
+            setup = prepare(launch)
+            # Another process may have finished the run while this one waited for it.
+            return finished_result(launch) or Trainer(setup).train()
+        finally:
+            launch.run.release()
 
 
-class Trainer(Resumable):
-    """A run from its settings to its folder; `train` is the way to use it."""
+class Trainer:
+    """Carry out a run that `prepare` has set up.
 
-    _ahead: tuple[int, Plan] | None = None  # the next epoch and its plan
+    Args:
+        setup: the run.
+        rewrite_graph: see `transnet.train.step.compiler_options`.
+    """
+
+    def __init__(self, setup: Setup, *, rewrite_graph: bool = True) -> None:
+        self.setup = setup
+        config, cuda, distributed = setup.config, setup.device.type == "cuda", setup.world.size > 1
+        module = training_module(setup.net, setup.objective)
+        self.step = Step(
+            setup.net, setup.optimizer, setup.feed, setup.objective, setup.rates,
+            classes=len(setup.data.classes),
+            autocast=setup.autocast,
+            compile=config.compile and cuda,
+            capture=config.cuda_graph and cuda and not distributed,
+            module=nn.parallel.DistributedDataParallel(module) if distributed else None,
+            rewrite_graph=rewrite_graph,
+        )  # fmt: skip
+        self.state = TrainState(setup, self.step)
+        self.checkpoints = Checkpoints(setup, self.state)
+        self._next_plan: tuple[int, Plan] | None = None  # of the epoch with that number
 
     def train(self) -> Result:
-        """Carry the run out; its result."""
-        if self.config.resume and self.run.finished:
-            return self._already_finished()
-        try:
-            with self.enough_memory():
-                return self._train()
-        finally:
-            self.run.release()
-
-    def _train(self) -> Result:
-        self.prepare()
-        if self.config.resume and self.run.finished:  # by the process that was waited for
-            return self._already_finished()
-        done = self.restore()
-        self.took.lap("prepare")
-        shown = self.speaks and self.device.type == "cuda"
-        say("preparing the step: seconds, or minutes for a network of many layers", shown=shown)
+        """Train the epochs that are left, evaluate, and write weights and result to the run's folder."""
+        setup, stopwatch = self.setup, self.setup.stopwatch
+        self.checkpoints.restore()
+        stopwatch.lap("prepare")
+        shown = setup.shown and setup.device.type == "cuda"
+        say("preparing the training step: seconds, or minutes for a network of many layers", shown=shown)
         self.step.prepare()
-        self.took.lap("compile")
-        self._epochs(done)
-        result = self._result()
-        if self.world.first:
-            result = self.run.finish({k: v.cpu() for k, v in self.net.state_dict().items()}, result)
-        self.world.barrier()
+        stopwatch.lap("compile")
+        self._train_epochs()
+        result = self._evaluate_or_stop()
+        if setup.world.first:
+            weights = {name: tensor.cpu() for name, tensor in setup.net.state_dict().items()}
+            result = setup.run.finish(weights, result)
+        setup.world.barrier()
         return result
 
-    # ------------------------------------------------------------------------------------------------ before
+    # --------------------------------------------------------------------------------------------------- training
 
-    def _already_finished(self) -> Result:
-        before = self.run.settings()
-        model = CUSTOM if self.given is not None else self.config.model or before.train.model
-        found = differences(before.train, dataclasses.replace(self.config, model=model))
-        # What lies elsewhere may be called the same and be something else.
-        place = before.train.data
-        if not found and self.place != place and self._open().fingerprint != before.data.fingerprint:
-            found = [f"`data`: {place!r} before, {self.place!r} now, with other content or splits"]
-        if found:
-            raise ConfigError(f"{self.run.path} is finished, with other settings: {'; '.join(found)}", field="resume")
-        if self.world.first:
-            self.run.drop_state()  # the process may have been killed just before it did so
-        say(f"{self.run.path} is finished; nothing to do", shown=self.speaks)
-        return self.run.result()
-
-    # ---------------------------------------------------------------------------------------------- training
-
-    def _epochs(self, done: int) -> None:
-        """The epochs that are left after ``done`` steps.
+    def _train_epochs(self) -> None:
+        """Train the epochs that are left.
 
         Raises:
-            Stopped: where the user asked for it, when the run is saved.
+            Stopped: if the user stopped the run; it is saved.
         """
-        config, steps = self.config, self.feed.steps
-        curves = Curves(self.run.path, config.tensorboard and self.world.first, epochs=done // steps)
-        progress = RunProgress(self.net.transforms, config.epochs, steps, done=done / steps, shown=self.speaks)
-        with Interrupt() as interrupt, progress as bar:
-            for epoch in range(done // steps, config.epochs):
-                start = time.perf_counter()
-                first = done - epoch * steps
-                stopped = self.run_epoch(epoch, first, bar, interrupt)
-                done = epoch * steps + (stopped or steps)
-                self.check_losses(epoch, stopped or steps)
-                elapsed = time.perf_counter() - start
-                self.took.add("train", elapsed)
-                if stopped and stopped < steps:
-                    self.save(done)
-                    raise Stopped(self.how_to_go_on(epoch, stopped))
-                self.world.copy_from_first(self.net.buffers())  # each has its own batch norm: the first one's is saved
-                entry = self._entry(epoch, done, elapsed, (steps - first) / steps)
-                bar.epoch(entry)
+        setup, state, steps = self.setup, self.state, self.setup.feed.steps
+        epochs, world = setup.config.epochs, setup.world
+        curves = Curves(setup.run.path, setup.config.tensorboard and world.first, epochs=state.done // steps)
+        progress = RunProgress(setup.net.transforms, epochs, steps, done=state.done / steps, shown=setup.shown)
+        with Interrupt() as interrupt, progress:
+            for epoch in range(state.done // steps, epochs):
+                start, first = time.perf_counter(), state.done - epoch * steps
+                reached = self.train_epoch(epoch, first, progress, interrupt)
+                state.done = epoch * steps + reached
+                check_losses(setup, self.step.losses[:reached], epoch)
+                seconds = time.perf_counter() - start
+                setup.stopwatch.add("train", seconds)
+                if reached < steps:
+                    self._stop()
+                world.broadcast(setup.net.buffers())  # each process has its own batch norm: the first one's is saved
+                entry = self._entry(epoch, seconds, fraction=(steps - first) / steps)
+                progress.epoch(entry)
                 curves.add(entry)
-                if self.world.first:
-                    self.run.add_metrics(entry)
-                asked = self.world.any(interrupt.asked, self.device)
-                last = epoch + 1 == config.epochs  # to measure may take long, and to write the model may fail
-                if asked or last or self.is_due(epoch):
-                    try:
-                        self.save(done)
-                    except checkpoint.CheckpointError as error:
-                        if asked or not last:
-                            raise
-                        say(f"warning: {error}", shown=self.speaks)
-                if asked:
-                    raise Stopped(self.how_to_go_on(epoch + 1, 0))
-            self.check_weights(done)
+                if world.first:
+                    setup.run.add_metrics(entry)
+                stop = world.any(interrupt.requested, setup.device)
+                last = epoch + 1 == epochs  # evaluation may take long, and writing the model may fail
+                if not stop and (last or self.checkpoints.is_due(epoch)):
+                    self._save(required=not last)
+                if stop:
+                    self._stop()
+            check_weights(setup, state.done)
             curves.close()
-            if self.world.any(interrupt.asked, self.device):  # since the last look
-                self.save(done)
-                raise Stopped(self.how_to_go_on(config.epochs, 0))
+            if world.any(interrupt.requested, setup.device):  # since the last epoch's check
+                self._stop()
 
-    def run_epoch(
-        self, epoch: int, first: int = 0, bar: RunProgress | None = None, interrupt: Interrupt | None = None
-    ) -> int | None:
-        """One epoch from its step ``first``; the number of steps done in it where the user stopped it."""
-        config, feed = self.config, self.feed
-        drawn = self._plan(epoch)
-        self.step.start(drawn, first, epoch * feed.steps + first)
-        batches = None
-        if not self.resident:
-            parts = [feed.positions(k) for k in range(first, feed.steps)]
-            batches = stream(
-                self.data.train, [drawn.order[part] for part in parts], feed.view.geometry.streamed,
-                crops=torch.cat([drawn.crop[part] for part in parts]), workers=config.workers,
-                pin=self.device.type == "cuda",
-            )  # fmt: skip
+    def train_epoch(
+        self, epoch: int, first: int = 0, progress: RunProgress | None = None, interrupt: Interrupt | None = None
+    ) -> int:
+        """Train one epoch from its step ``first``.
+
+        Returns:
+            The number of steps of the epoch that are done: fewer than it has if the user stopped the run.
+        """
+        setup, feed = self.setup, self.setup.feed
+        epoch_plan = self.plan_of(epoch)
+        self.step.start(epoch_plan, first, epoch * feed.steps + first)
+        batches = None if setup.resident else self._stream(epoch_plan, first)
         with closing(batches) if batches else nullcontext():
-            stopped = self._steps(epoch, first, batches, bar, interrupt)
-        if not stopped and self.step.capture and epoch + 1 < config.epochs:  # while the device is still busy
-            self._ahead = epoch + 1, self._plan(epoch + 1)
-        return stopped
+            reached = self._train_steps(epoch, first, batches, progress, interrupt)
+        if reached == feed.steps and self.step.capture and epoch + 1 < setup.config.epochs:
+            self.plan_ahead(epoch + 1)  # while the device is still busy
+        return reached
 
-    def _steps(
-        self, epoch: int, first: int, batches: Iterator[Tensor] | None, bar: RunProgress | None,
+    def _train_steps(
+        self, epoch: int, first: int, batches: Iterator[Tensor] | None, progress: RunProgress | None,
         interrupt: Interrupt | None,
-    ) -> int | None:  # fmt: skip
-        config, feed = self.config, self.feed
+    ) -> int:  # fmt: skip
+        setup, feed, world = self.setup, self.setup.feed, self.setup.world
         for k in range(first, feed.steps):
             if batches is not None:
                 assert feed.pixels is not None
                 pixels = next(batches)
                 feed.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
-            self.step(k, seed_for(config.seed, "step", epoch * feed.steps + k, self.world.rank))
-            if bar is not None:
-                bar.step(epoch, k + 1)
+            self.step(k, seed_for(setup.config.seed, "step", epoch * feed.steps + k, world.rank))
+            if progress is not None:
+                progress.step(epoch, k + 1)
             if (k + 1) % CHECK_EVERY == 0:
-                self.check_losses(epoch, k + 1)
-            # Asking the others waits for the device: not at every step.
-            if (self.world.size == 1 or (k + 1) % 50 == 0) and self.world.any(
-                bool(interrupt and interrupt.asked), self.device
-            ):
+                check_losses(setup, self.step.losses[: k + 1], epoch)
+            # Exchanging this between processes waits for the device, so they do not do it in every step.
+            check = interrupt is not None and (world.size == 1 or (k + 1) % 50 == 0)
+            if interrupt and check and world.any(interrupt.requested, setup.device):
                 return k + 1
-        return None
+        return feed.steps
 
-    def _plan(self, epoch: int) -> Plan:
-        if self._ahead is not None and self._ahead[0] == epoch:
-            return self._ahead[1]
+    def plan_of(self, epoch: int) -> Plan:
+        """The order and the augmentation of an epoch's images."""
+        if self._next_plan is not None and self._next_plan[0] == epoch:
+            return self._next_plan[1]
+        setup = self.setup
         return plan(
-            len(self.data.train), seed=self.config.seed, epoch=epoch, batches=self.feed.steps, flip=self.flip,
-            mixup=self.config.mixup, cutmix=self.config.cutmix,
+            len(setup.data.train), seed=setup.config.seed, epoch=epoch, batches=setup.feed.steps, flip=setup.flip,
+            mixup=setup.config.mixup, cutmix=setup.config.cutmix,
         )  # fmt: skip
 
-    def _entry(self, epoch: int, done: int, elapsed: float, share: float) -> EpochEntry:
-        """The epoch's line of ``metrics.jsonl``."""
-        losses, correct = self.step.losses.clone(), self.step.correct.clone()
-        loss = (self.world.sum(losses) * self.feed.shares).sum(0) / self.world.size
-        accuracy = self.world.sum(correct) / len(self.data.train)
-        every, begun = self.config.evaluate_every, time.perf_counter()
-        tested: dict[str, Scores] = {}
-        if (every and (epoch + 1) % every == 0) or epoch + 1 == self.config.epochs:
-            for name, split in (("val", self.data.val), ("test", self.data.test)):
-                if split is not None:
-                    sums = self._count(self.net, name, flip=False, autocast=self.autocast)
-                    tested[name] = scores(sums[0], self.net.transforms)
-        self.took.add("evaluate", time.perf_counter() - begun)
+    def plan_ahead(self, epoch: int) -> None:
+        """Draw the plan of an epoch now, for the next `plan_of`."""
+        self._next_plan = epoch, self.plan_of(epoch)
+
+    def _stream(self, epoch_plan: Plan, first: int) -> Generator[Tensor]:
+        setup = self.setup
+        parts = [setup.feed.positions(k) for k in range(first, setup.feed.steps)]
+        return stream(
+            setup.data.train, [epoch_plan.order[part] for part in parts], setup.feed.view.geometry.streamed,
+            crops=torch.cat([epoch_plan.crop[part] for part in parts]), workers=setup.config.workers,
+            pin=setup.device.type == "cuda",
+        )  # fmt: skip
+
+    def _save(self, *, required: bool = True) -> None:
+        try:
+            self.checkpoints.save()
+        except checkpoint.CheckpointError as error:
+            if required:
+                raise
+            say(f"warning: {error}", shown=self.setup.shown)
+
+    def _stop(self) -> None:
+        self._save()
+        raise Stopped(how_to_resume(self.setup, self.state.done))
+
+    def _entry(self, epoch: int, seconds: float, *, fraction: float) -> EpochEntry:
+        """The line of ``metrics.jsonl`` for an epoch, of which this process trained a fraction."""
+        setup, step, world = self.setup, self.step, self.setup.world
+        names = setup.objective.names
+
+        def mean(values: Tensor) -> list[float]:
+            return ((world.sum(values.clone()) * setup.feed.shares).sum(0) / world.size).tolist()  # type: ignore[no-any-return]
+
+        loss, terms = mean(step.losses), mean(step.terms) if len(names) > 1 else []
+        accuracy = world.sum(step.correct.clone()) / len(setup.data.train)
+        every, found = setup.config.evaluate_every, dict[str, Scores]()
+        if (every and (epoch + 1) % every == 0) or epoch + 1 == setup.config.epochs:
+            with setup.stopwatch.measure("evaluate"):
+                for name in ("val", "test") if setup.data.val is not None else ("test",):
+                    sums = self._count(setup.net, name, flip=False, autocast=setup.autocast)
+                    found[name] = scores(sums[0], setup.net.transforms)
         return EpochEntry(
             epoch=epoch + 1,
-            step=done,
-            lr=self.rates[done - 1].item(),
-            loss=tuple(loss.tolist()),
+            step=self.state.done,
+            lr=setup.rates[self.state.done - 1].item(),
+            loss=tuple(loss),
             accuracy=tuple(accuracy.tolist()),
-            seconds=elapsed,
-            images_per_second=len(self.data.train) * share / elapsed,
-            val=tested.get("val"),
-            test=tested.get("test"),
+            seconds=seconds,
+            images_per_second=len(setup.data.train) * fraction / seconds,
+            terms=dict(zip(names, terms, strict=False)),
+            val=found.get("val"),
+            test=found.get("test"),
         )
 
-    # ----------------------------------------------------------------------------------------------- after
+    # -------------------------------------------------------------------------------------------------- evaluation
 
-    def _result(self) -> Result:
-        """What ``result.json`` holds; stopped meanwhile, the run is saved as it is after its last epoch."""
+    def _evaluate_or_stop(self) -> Result:
+        """Evaluate; if the user stops it, keep the run as it is after its last epoch."""
         try:
-            with Interrupt(at_once=True):
-                return self._described()
+            with Interrupt(immediate=True):
+                return self._evaluate()
         except KeyboardInterrupt:
-            done = self.config.epochs * self.feed.steps
-            with Interrupt():  # or a second signal would cut the saving off
-                if self.world.size == 1 and not checkpoint.is_saved(self.run.state, done):
-                    self.save(done)
-            raise Stopped(self.how_to_go_on(self.config.epochs, 0)) from None
+            with Interrupt():  # or a second signal would end the saving
+                if self.setup.world.size == 1 and not checkpoint.is_saved(self.setup.run.state, self.state.done):
+                    self._save()
+            raise Stopped(how_to_resume(self.setup, self.state.done)) from None
 
-    def _described(self) -> Result:
-        self.warn_of_loss()
-        say("measuring on the test and training set", shown=self.speaks)
-        begun = time.perf_counter()
-        measured = self._measure()
-        self.took.add("evaluate", time.perf_counter() - begun)
-        if not math.isfinite(loss := measured.test.full.loss or 0.0):
+    def _evaluate(self) -> Result:
+        """Measure the network without autocast. (torch still rounds a GPU's convolutions to TF32.)"""
+        setup, net, data = self.setup, self.setup.net, self.setup.data
+        warn_if_diverged(setup, self.step.losses)
+        say("evaluating on the test and training set", shown=setup.shown)
+        with setup.stopwatch.measure("evaluate"):
+            test = self._count(net, "test", flip=setup.flip)
+            val = self._count(net, "val", flip=setup.flip) if data.val is not None else None
+            identity = net.keep("r0") if "r0" in net.transforms else None
+            train_sums = self._count(identity, "train", flip=False) if identity else None
+        n_train = torch.bincount(data.train.labels, minlength=len(data.classes)).tolist()
+
+        def plain(sums: Tensor) -> Scores:
+            return with_classes(scores(sums[0], net.transforms), sums[0], net.transforms, data.classes, n_train)
+
+        def flipped(sums: Tensor | None) -> Scores | None:
+            return scores(sums[1], net.transforms, passes=2) if sums is not None and len(sums) > 1 else None
+
+        scored = plain(test)
+        loss = scored.full.loss
+        if loss is not None and not math.isfinite(loss):
             raise TrainingError(
-                f"the loss on the test set is {loss}, though it was finite in training; {self.what_to_try()}"
+                f"the loss on the test set is {loss}, though it was finite in training; {advice(setup.run.state)}"
             )
-        seconds = self.took.parts
-        images, m = len(self.data.train) * self.config.epochs, len(self.net.transforms)
+        train_score = scores(train_sums[0], ("r0",)).pruned if train_sums is not None else None
+        ratio = None
+        if scored.pruned and scored.pruned.loss is not None and train_score and train_score.loss:
+            ratio = scored.pruned.loss / train_score.loss
+        images, m, parts = len(data.train) * setup.config.epochs, len(net.transforms), setup.stopwatch.parts
         return Result(
-            **vars(measured),
+            test=scored,
+            test_flip=flipped(test),
+            val=plain(val) if val is not None else None,
+            val_flip=flipped(val),
+            train=train_score,
+            generalization=ratio,
             cost=Cost(
                 train_passes=images * m,
                 predict_passes=m,
-                parameters=sum(p.numel() for p in self.net.parameters()),
-                images_per_second=images / seconds["train"],
+                parameters=sum(p.numel() for p in net.parameters()),
+                images_per_second=images / parts["train"],
             ),
-            config=self.content,
-            seconds=self.took.all,
-            train_seconds=seconds["train"],
-            compile_seconds=seconds["compile"],
-            evaluate_seconds=seconds["evaluate"],
-            prepare_seconds=seconds["prepare"],
+            config=setup.settings,
+            seconds=setup.stopwatch.total,
+            prepare_seconds=parts["prepare"],
+            compile_seconds=parts["compile"],
+            train_seconds=parts["train"],
+            evaluate_seconds=parts["evaluate"],
             versions=versions(),
-            device=device_name(self.device),
-            command=self._command(self.content.train),
-            commit=self.commit,
-            processes=self.world.size,
-            at_once=self.at_once,
-            precision=self.precision,
+            device=device_name(setup.device),
+            command=command_of(setup.settings.train),
+            commit=self.state.commit,
+            processes=setup.world.size,
+            at_once=setup.launch.at_once,
+            precision=setup.precision,
         )
 
-    def _count(self, network: TransNet, name: str, *, flip: bool, autocast: Autocast = nullcontext) -> Tensor:
-        """What `count` says of the split of that name, over all processes."""
-        split = {"test": self.data.test, "val": self.data.val, "train": self.data.train}[name]
+    def _count(self, net: TransNet, name: str, *, flip: bool, autocast: Autocast = nullcontext) -> Tensor:
+        """The result of `count` for the split of that name, over all processes."""
+        data, setup = self.setup.data, self.setup
+        split = {"test": data.test, "val": data.val, "train": data.train}[name]
         assert split is not None
-        images = self.feed.images if name == "train" else None
-        with untried_convolutions():
-            batches = self.look(name, split, images)
-            return self.world.sum(count(network, batches, len(self.data.classes), flip=flip, autocast=autocast))
-
-    def _measure(self) -> Measured:
-        """Without autocast, whatever the run trained in; torch lets a GPU's convolutions round to TF32 all the same."""
-        net = self.net
-        test = self._count(net, "test", flip=self.flip)
-        val = self._count(net, "val", flip=self.flip) if self.data.val is not None else None
-        identity = net.keep("r0") if "r0" in net.transforms else None
-        train = self._count(identity, "train", flip=False)[0] if identity else None
-        classes = self.data.classes
-        n_train = torch.bincount(self.data.train.labels, minlength=len(classes)).tolist()
-        return result_of(net.transforms, test, val, train, classes=classes, n_train=n_train)
+        batches = setup.eval_loader.batches(name, split, setup.feed.images if name == "train" else None)
+        with no_cudnn_benchmark():
+            return setup.world.sum(count(net, batches, len(data.classes), flip=flip, autocast=autocast))

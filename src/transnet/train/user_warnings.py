@@ -1,59 +1,78 @@
-"""What a user should know of settings that are allowed, but may not be what was meant."""
+"""Warnings about settings that are allowed but may not be what the user meant."""
+
+from collections.abc import Sequence
 
 import torch
 
 from transnet import d4
+from transnet.console import counted, printable
 from transnet.data import DataSet
 from transnet.runs.config import TrainConfig
-from transnet.train.class_report import imbalance_notes
 
+IMBALANCE = 3  # images of the largest class per image of the smallest, above which there is a note
 _USUAL_SIDE = 224  # of the images that torchvision's models are made for
 
 
-def of_heads(names: tuple[str, ...], *, flip: bool) -> list[str]:
-    """Of which transforms there are."""
-    said = []
+def warnings_about_transforms(names: tuple[str, ...], *, flip: bool) -> list[str]:
+    """Return warnings about the chosen transforms; ``flip``: whether training flips images."""
+    found = []
     if "r0" not in names:
-        said.append(
-            "warning: there is no identity head r0, so nothing can be pruned to one pass of the image as it is: "
-            "another head needs its transform folded into the weights (transnet prune --head), or the image "
-            "transformed first"
+        found.append(
+            "warning: there is no identity head r0, so the network cannot be pruned to one pass of the untransformed "
+            "image: any other head needs its transform folded into the weights (`transnet prune` with `head`), or "
+            "transformed images"
         )
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    said += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
+    found += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
     pairs = natural_pairs(names) if flip else []
-    return said + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in pairs]
+    return found + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in pairs]
 
 
 def natural_pairs(names: tuple[str, ...]) -> list[str]:
-    """Transforms that a left-right flip in the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
+    """Pairs of transforms that a horizontal flip of the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
     pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if d4.compose(t, "m0") in names}
     return [f"{a} and {b}" for a, b in sorted(pairs)]
 
 
-def of_settings(config: TrainConfig, data: DataSet) -> list[str]:
-    """Of how they fit the data, and each other."""
-    said = []
+def warnings_about_settings(config: TrainConfig, data: DataSet) -> list[str]:
+    """Return warnings about settings that do not suit the data or each other."""
+    found = []
     if config.batch_size > len(data.train):
-        said.append(f"note: --batch-size {config.batch_size} is more than all training images: an epoch is one step")
+        found.append(f"note: `batch_size` {config.batch_size} is more than all training images: an epoch is one step")
     if config.pretrained and config.lr == TrainConfig.for_data(config.data, config.out, recipe=config.recipe).lr:
-        said.append(
-            f"note: --lr {config.lr:g} is the recipe's, for training from nothing; from pretrained weights less is "
-            "usual, such as --lr 0.01"
+        found.append(
+            f"note: `lr` {config.lr:g} is the recipe's, for training from scratch; pretrained weights usually need a "
+            "lower one, such as `lr` 0.01"
         )
     side = _made_for(config.model or "")
     if side and data.image_size <= side / 2:
-        said.append(
+        found.append(
             f"note: {config.model} was made for images of {side}×{side} and sees {data.image_size}×{data.image_size}; "
-            f"--image-size {side} enlarges them, which takes longer"
+            f"`image_size` {side} enlarges them, which takes longer"
         )
-    counts = torch.bincount(data.train.labels, minlength=len(data.classes)).tolist()
-    said += imbalance_notes([{"class": name, "n_train": n} for name, n in zip(data.classes, counts, strict=True)])
+    found += imbalance_notes(data.classes, torch.bincount(data.train.labels, minlength=len(data.classes)).tolist())
     if data.val is not None:
         missing = len(data.classes) - len(torch.unique(data.val.labels))
         if missing:
-            said.append(f"note: classes without an image in the validation split: {missing} of {len(data.classes)}")
-    return said
+            found.append(f"note: classes without an image in the validation split: {missing} of {len(data.classes)}")
+    return found
+
+
+def imbalance_notes(classes: Sequence[str], n_train: Sequence[int]) -> list[str]:
+    """Return a note if a class has more than three times the training images of another.
+
+    Args:
+        classes: their names.
+        n_train: the training images of each.
+    """
+    few, many = min(n_train), max(n_train)
+    if many <= IMBALANCE * few:
+        return []
+    smallest, largest = (printable(classes[list(n_train).index(n)]) for n in (few, many))
+    return [
+        f"note: the training set is imbalanced: {counted(few, 'image')} of {smallest} and {counted(many, 'image')} of "
+        f"{largest}; judge the network by its balanced accuracy and the recall of each class"
+    ]
 
 
 def _made_for(model: str) -> int | None:

@@ -1,20 +1,19 @@
-"""A compiled step's batch norm as one product and one sum a value, for a GPU.
+"""Batch norm in a compiled step as one product and one sum per value, for a GPU.
 
-A step in mixed precision is bound by memory: after the convolutions, most of its time goes to reading and writing the
-activations around batch norm. The compiler leaves two things on the table there.
+A step in mixed precision is limited by memory: besides convolutions, it mostly reads and writes the activations around
+batch norm. The compiler misses two optimisations there.
 
-Each value is normalised with four numbers of its channel, two bytes of activation against sixteen of numbers. Here two
-are enough, made once a channel:
+It normalises each value, two bytes, with four numbers of its channel, sixteen bytes. Two numbers per channel suffice:
 
     pre = (x − mean) · rstd · weight + bias   ─▶   pre = x · scale + shift
 
-And ReLU's gradient asks where its result y was positive. The compiler reads all of y for that, twice: for the sums that
-batch norm's gradient needs, and for the gradient itself. But the convolution's output x is read there anyway, and y is
-positive where x · scale + shift is. Only where y goes into one convolution and nowhere else: where gradients meet, as
-at a residual connection, they are added and masked in one go, and the sum is written down.
+The gradient of ReLU needs the sign of its result y. The compiler reads all of y for that, twice: for the sums in batch
+norm's gradient, and for the gradient itself. But it reads the convolution's output x there anyway, and y is positive
+if x · scale + shift is. This is done only if y goes into one convolution and nowhere else. If gradients meet, as at a
+residual connection, they are added and masked in one kernel, which writes the sum.
 
-Another order of the operations in float32 is far below what bfloat16 rounds off, and rounding keeps the sign; in full
-precision nothing is changed.
+The changed order of operations in float32 matters far less than the rounding to bfloat16, and rounding keeps the sign.
+In full precision nothing is changed.
 """
 
 from typing import Any
@@ -22,40 +21,42 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from transnet.train.inductor.graph_edit import spliced
+from transnet.train.inductor.graph_edit import insert_before
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 
 
-def by_scale_and_shift(rounded: fx.Node) -> bool:
-    """Rewrite the batch norm of a joint graph whose result is rounded at a node; whether there is one."""
+def rewrite_batchnorm(rounded: fx.Node) -> bool:
+    """Rewrite the batch norm whose result is rounded at this node of a joint graph; return whether there is one."""
     pre: Any = rounded.args[0]
     wide = pre.meta["val"].dtype
-    if rounded.meta["val"].dtype.itemsize >= wide.itemsize or (parts := _normalised(pre)) is None:
+    if rounded.meta["val"].dtype.itemsize >= wide.itemsize or (operands := _normalised(pre)) is None:
         return False
 
-    def affine(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scale, shift = _written(rstd * weight), _written(bias - mean * rstd * weight)
+    def scaled(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale, shift = _materialized(rstd * weight), _materialized(bias - mean * rstd * weight)
         return scale, shift, x.to(wide) * scale + shift
 
-    scale, shift, new = spliced(pre, affine, *parts)
+    scale, shift, new = insert_before(pre, scaled, *operands)
     masks = _masks(rounded)
     pre.replace_all_uses_with(new)
     for mask in masks:
-        # The factors stand the other way round: else the compiler would find the forward pass's product in it, and
-        # keep that, or the mask, instead of x.
-        made = spliced(mask, lambda x, scale, shift: (scale * x.to(wide) + shift <= 0,), parts[0], scale, shift)
-        mask.replace_all_uses_with(made[0])
+        # The factors are swapped. Otherwise the compiler would recognise the forward pass's product, and keep that or
+        # the mask instead of x.
+        positive = insert_before(
+            mask, lambda x, scale, shift: (scale * x.to(wide) + shift <= 0,), operands[0], scale, shift
+        )
+        mask.replace_all_uses_with(positive[0])
     return True
 
 
-def _written(x: Tensor) -> Tensor:
-    """``x``, which the compiler shall write down: it would rather make it again for every value that needs it."""
+def _materialized(x: Tensor) -> Tensor:
+    """Force materialisation, because Inductor would otherwise recompute ``x`` for every value that needs it."""
     return _prims.inductor_force_stride_order(x, x.stride())
 
 
 def _masks(rounded: fx.Node) -> list[fx.Node]:
-    """The masks of a ReLU that alone uses ``rounded``, and whose own result only one convolution uses."""
+    """The masks of a ReLU that is the only user of ``rounded`` and whose result only one convolution uses."""
     users = list(rounded.users)
     if len(users) != 1 or not _is(relu := users[0], _aten.relu.default):
         return []
@@ -65,7 +66,7 @@ def _masks(rounded: fx.Node) -> list[fx.Node]:
 
 
 def _normalised(pre: Any) -> tuple[fx.Node, ...] | None:
-    """The parts of (x − mean) · rstd · weight + bias, in this order."""
+    """The operands of (x − mean) · rstd · weight + bias, in this order."""
     if not _is(pre, _aten.add.Tensor) or not _is(pre.args[0], _aten.mul.Tensor):
         return None
     scaled, bias = pre.args[:2]
@@ -74,12 +75,12 @@ def _normalised(pre: Any) -> tuple[fx.Node, ...] | None:
         return None
     centred, rstd = unit.args[:2]
     x, mean = centred.args[:2]
-    parts = x, mean, rstd, weight, bias
-    if not all(isinstance(part, fx.Node) for part in parts) or not _is(rstd, _aten.rsqrt.default):
+    operands = x, mean, rstd, weight, bias
+    if not all(isinstance(operand, fx.Node) for operand in operands) or not _is(rstd, _aten.rsqrt.default):
         return None
-    shapes = [part.meta["val"].shape for part in parts[1:]]
+    shapes = [operand.meta["val"].shape for operand in operands[1:]]
     per_channel = torch.broadcast_shapes(*shapes).numel() == weight.meta["val"].numel()  # not so in a layer norm
-    return parts if per_channel else None
+    return operands if per_channel else None
 
 
 def _is(node: Any, target: Any) -> bool:

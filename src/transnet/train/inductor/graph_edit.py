@@ -1,4 +1,4 @@
-"""Put other code in the place of a node of a compiled step's graph."""
+"""Replace a node of a compiled step's graph by the graph of a function."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -13,20 +13,20 @@ def calls_of(graph: fx.Graph, target: Any) -> list[fx.Node]:
     return list(graph.find_nodes(op="call_function", target=target))
 
 
-def spliced(at: fx.Node, function: Callable[..., Any], *args: Any) -> list[fx.Node]:
-    """Put ``function``'s graph before ``at``, on ``args``; its results' nodes."""
+def insert_before(at: fx.Node, function: Callable[..., Any], *args: Any) -> list[fx.Node]:
+    """Insert the graph of ``function(*args)`` before a node, and return the nodes of its results."""
     values = [arg.meta["val"] for arg in args]
     with values[0].fake_mode:
         traced = make_fx(function, decomposition_table=select_decomp_table())(*values)
-    made: dict[fx.Node, Any] = dict(zip(traced.graph.find_nodes(op="placeholder"), args, strict=True))
+    copies: dict[fx.Node, Any] = dict(zip(traced.graph.find_nodes(op="placeholder"), args, strict=True))
     with at.graph.inserting_before(at):
         for node in traced.graph.nodes:
             if node.op == "output":
-                return [made[result] for result in node.args[0]]
-            if node not in made:
-                made[node] = at.graph.node_copy(node, made.__getitem__)
-                # Which pass it belongs to and where it came from are the replaced node's.
-                made[node].meta = {
+                return [copies[result] for result in node.args[0]]
+            if node not in copies:
+                copies[node] = at.graph.node_copy(node, copies.__getitem__)
+                # Keep the replaced node's records of its pass and its origin.
+                copies[node].meta = {
                     **at.meta,
                     **{key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta},
                 }
@@ -34,7 +34,7 @@ def spliced(at: fx.Node, function: Callable[..., Any], *args: Any) -> list[fx.No
 
 
 def replace_items(node: fx.Node, items: dict[int, fx.Node]) -> None:
-    """Put ``items`` in the place of what is taken out of the node's tuple, and take the node out of the graph."""
+    """Replace items of the tuple that a node returns, and remove the node from the graph."""
     for user in list(node.users):
         if (found := items.get(cast(int, user.args[1]))) is not None:
             user.replace_all_uses_with(found)

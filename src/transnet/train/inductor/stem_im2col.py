@@ -1,9 +1,9 @@
-"""A compiled step's first convolution as a product of columns, for a GPU.
+"""The first convolution of a compiled step as a product of columns, for a GPU.
 
-Images have three channels, and cuDNN's kernels want eight or more: it pads the images, and multiplies mostly zeros.
-Here the neighbourhoods are laid out as columns first, 3 · 3 · 3 = 27 values of which each is used, and the convolution
-becomes one of 1×1. Only where the images themselves need no gradient, and where the columns are no larger than what
-the convolution writes.
+Images have three channels, but cuDNN's kernels need eight or more: it pads the images, and mostly multiplies zeros.
+Here the neighbourhoods are first arranged as columns of 3 · 3 · 3 = 27 values, all of which are used, and the
+convolution becomes one of 1×1. This is done only if the images need no gradient, and if the columns are no larger than
+the convolution's output.
 """
 
 from typing import Any
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from transnet.train.inductor.graph_edit import calls_of, replace_items, spliced
+from transnet.train.inductor.graph_edit import calls_of, insert_before, replace_items
 
 _aten = torch.ops.aten
-_LANES = 8  # values of 16 bits in the 16 bytes a GPU reads at once: the columns' length is rounded up to it
+_LANES = 8  # 16-bit values in the 16 bytes that a GPU reads at once; columns are padded to a multiple of it
 
 
 def columns(x: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
     """Each output pixel's neighbourhood in ``x`` (B, C, H, W) as channels (B, L, H', W'), ordered y, x, channel.
 
-    L is rounded up to whole lanes with zeros.
+    L is padded to whole lanes with zeros.
     """
     x = _aten.constant_pad_nd(x, [padding[1], padding[1], padding[0], padding[0]])
     x = x.permute(0, 2, 3, 1).contiguous()
@@ -52,8 +52,8 @@ def _whole_lanes(x: Tensor) -> Tensor:
     return _aten.constant_pad_nd(x, [0, -x.shape[-1] % _LANES])
 
 
-def as_columns(node: fx.Node) -> bool:
-    """Rewrite one convolution of a joint graph, forward and backward; whether that was possible."""
+def rewrite_convolution(node: fx.Node) -> bool:
+    """Rewrite one convolution of a joint graph, forward and backward; return whether that was possible."""
     args: Any = node.args
     x, weight, bias, stride, padding, dilation, transposed, _, groups = args
     shape, before = list(weight.meta["val"].shape), x.meta["val"]
@@ -62,9 +62,9 @@ def as_columns(node: fx.Node) -> bool:
     length = shape[1] * shape[2] * shape[3]
     if length + -length % _LANES > shape[0] or list(dilation) != [1, 1]:
         return False
-    if not node.meta["val"].is_contiguous(memory_format=torch.channels_last):  # as the columns' product will be
+    if not node.meta["val"].is_contiguous(memory_format=torch.channels_last):  # like the product of the columns
         return False
-    if not any(padding) and before.storage_offset():  # part of another tensor, whose memory the columns would read
+    if not any(padding) and before.storage_offset():  # a view, beyond which the columns would read
         return False
     calls = [
         call
@@ -76,18 +76,18 @@ def as_columns(node: fx.Node) -> bool:
     rest = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
 
     def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        laid, flat = columns(x, shape[2:], stride, padding), kernel_of_columns(weight)
-        return laid, flat, _aten.convolution(laid, flat, None, *rest)
+        arranged, flat = columns(x, shape[2:], stride, padding), kernel_of_columns(weight)
+        return arranged, flat, _aten.convolution(arranged, flat, None, *rest)
 
-    laid, flat, out = spliced(node, forward, x, weight)
-    laid.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # to lay them out again would be to write them again
+    arranged, flat, out = insert_before(node, forward, x, weight)
+    arranged.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # recomputing the columns would write them again
     node.replace_all_uses_with(out)
 
-    def gradient(dy: Tensor, laid: Tensor, flat: Tensor) -> tuple[Tensor]:
-        result = _aten.convolution_backward(dy, laid, flat, None, *rest, [False, True, False])[1]
+    def gradient(dy: Tensor, arranged: Tensor, flat: Tensor) -> tuple[Tensor]:
+        result = _aten.convolution_backward(dy, arranged, flat, None, *rest, [False, True, False])[1]
         return (kernel_from_columns(result, shape),)
 
     for call in calls:
-        # Of the tuple (images, kernel, bias) only the kernel's is asked for.
-        replace_items(call, {1: spliced(call, gradient, call.args[0], laid, flat)[0]})
+        # Only the kernel's gradient is needed, of the tuple (images, kernel, bias).
+        replace_items(call, {1: insert_before(call, gradient, call.args[0], arranged, flat)[0]})
     return True

@@ -1,0 +1,92 @@
+"""Errors of training, and the checks that raise them."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from transnet.console import counted, say
+from transnet.errors import OperationError
+from transnet.runs import checkpoint
+from transnet.train.device import device_name, is_out_of_memory
+from transnet.train.progress import loss_text
+from transnet.train.setup import Launch, Setup
+
+
+class TrainingError(OperationError):
+    """Raised when training cannot continue. The message gives the step and what to try."""
+
+
+def check_losses(setup: Setup, losses: Tensor, epoch: int) -> None:
+    """Raise if one of an epoch's losses so far is not finite.
+
+    Args:
+        setup: the run.
+        losses: of each step and head, (steps, m), of this process.
+        epoch: from 0.
+    """
+    # The sum over the processes: all of them find the same step, and raise.
+    means = setup.world.sum(losses.clone()).mean(1) / setup.world.size
+    if math.isfinite(means.sum().item()):
+        return
+    bad = int((~means.isfinite()).nonzero()[0].item())
+    steps = setup.feed.steps
+    at = epoch * steps + bad
+    raise TrainingError(
+        f"the loss is {means[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {steps}), "
+        f"learning rate {setup.rates[at].item():.4g}; {advice(setup.run.state)}"
+    )
+
+
+def check_weights(setup: Setup, done: int) -> None:
+    """Raise if the weights are not finite after ``done`` steps: the last loss was computed before its update."""
+    if nn.utils.get_total_norm(p.detach() for p in setup.net.parameters()).isfinite():
+        return
+    raise TrainingError(
+        f"the weights are not finite after step {done - 1}, learning rate {setup.rates[done - 1].item():.4g}; "
+        f"{advice(setup.run.state)}"
+    )
+
+
+def warn_if_diverged(setup: Setup, losses: Tensor) -> None:
+    """Print a warning if the losses of the last epoch, (steps, m), are finite but far above that of guessing."""
+    means = setup.world.sum(losses.clone()) / setup.world.size
+    loss = (means.mean(1, keepdim=True) * setup.feed.shares).sum().item()
+    chance = math.log(len(setup.data.classes))
+    if loss > 2 * chance:
+        say(
+            f"warning: the last epoch's training loss is {loss_text(loss)}, far above that of guessing, {chance:.2f}: "
+            "the run seems to have diverged. Try a smaller `lr`, in another `out`",
+            shown=setup.shown,
+        )
+
+
+def advice(state: Path) -> str:
+    """What to try after a loss that is not finite; ``state`` is the folder of checkpoints."""
+    good = checkpoint.last_good(state)
+    return f"last good checkpoint: {good}. Try a smaller `lr`, or `precision` fp32, in another `out`"
+
+
+@contextmanager
+def out_of_memory_advice(launch: Launch) -> Iterator[None]:
+    """Turn an out-of-memory error within the block into a message that states what needs less."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        batch, heads, world = launch.config.batch_size, len(launch.config.names), launch.world
+        each = f" in {world.size} processes" if world.size > 1 else ""
+        if launch.at_once > 1:
+            what = f"Up to {launch.at_once} runs share the device: `jobs` 1 gives all of it to each"
+        else:
+            what = (
+                "A smaller `batch_size` needs less, and usually a smaller `lr` with it; so do fewer `transforms`, a "
+                "smaller `image_size` or `model`"
+            )
+        raise TrainingError(
+            f"out of memory on {device_name(launch.device)}. A step puts {batch * heads:,} images through the network "
+            f"at once{each}: a batch of {batch} times {counted(heads, 'head')}. {what}"
+        ) from error

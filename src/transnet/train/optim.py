@@ -1,0 +1,79 @@
+"""The optimizer, and what a captured step and a checkpoint need of it.
+
+Everything here works for any `torch.optim.Optimizer` whose state consists of tensors. To train with another one, or
+with parameter groups, change `build_optimizer` alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from transnet.runs.config import TrainConfig
+
+
+def build_optimizer(net: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """Build the optimizer of a run, with its state in place.
+
+    On a GPU it is fused, and its learning rate is a tensor, because a captured step cannot read a number from the host.
+    """
+    cuda = device.type == "cuda"
+    optimizer = torch.optim.SGD(
+        net.parameters(),
+        lr=torch.tensor(config.lr, device=device) if cuda else config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov and config.momentum > 0,
+        weight_decay=config.weight_decay,
+        fused=cuda,
+    )
+    materialize_state(optimizer)
+    return optimizer
+
+
+def materialize_state(optimizer: torch.optim.Optimizer) -> None:
+    """Create the tensors of the optimizer's state, all zero, without changing a parameter.
+
+    Optimizers create their state in the first step. A CUDA graph and a checkpoint need tensors that exist before it and
+    stay the same.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    with preserved(parameters):
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    for tensor in state_tensors(optimizer).values():
+        tensor.zero_()
+
+
+def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The tensors of the optimizer's state themselves, not copies, each under ``<number of the parameter>.<entry>``."""
+    return {
+        f"{number}.{entry}": value
+        for number, entries in optimizer.state_dict()["state"].items()
+        for entry, value in entries.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: Tensor) -> None:
+    """Set the learning rate of the next step. On a GPU this copies on the device, without waiting for it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].copy_(rate)
+        else:
+            group["lr"] = rate.item()
+
+
+@contextmanager
+def preserved(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Restore the values of tensors, in place, when the block ends."""
+    tensors = list(tensors)
+    values = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)

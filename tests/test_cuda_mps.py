@@ -19,7 +19,7 @@ from transnet.runs.folder import Run
 from transnet.study import cuda_mps, local
 from transnet.study.execute import Settings, execute, run_study
 from transnet.study.local import LocalProcesses
-from transnet.study.plan import PlannedRun, plan
+from transnet.study.plan import PlannedRun, plan_runs
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def two_gpus(control: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[
 def test_every_gpu_gets_one_run_first_and_a_second_if_memory_suffices(
     two_gpus: dict[str, tuple[float, float] | None], tmp_path: Path
 ) -> None:
-    place, runs = OnGpus(tmp_path), plan(small_study(), tmp_path)
+    place, runs = OnGpus(tmp_path), plan_runs(small_study(), tmp_path)
     assert [run.kind for run in runs] == ["t4", "t3", "t2", "base"]
     assert place.places == 4
     assert place.start(runs[0])
@@ -156,7 +156,7 @@ def test_given_jobs_are_started_without_asking_for_memory(
 ) -> None:
     two_gpus |= {"0": None, "1": None}
     place = OnGpus(tmp_path, jobs=2)
-    assert all(place.start(run) for run in plan(small_study(), tmp_path))
+    assert all(place.start(run) for run in plan_runs(small_study(), tmp_path))
     assert [gpu for _, gpu in place.started] == ["0", "1", "0", "1"]
     place.running.clear()
     place.close()
@@ -172,14 +172,14 @@ def test_one_at_once_needs_no_service(two_gpus: object, control: Path, tmp_path:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU that is there can be had")
 def test_an_unusable_gpu_is_an_error_and_does_not_mean_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "gpus_for", lambda device: ["0"])  # as if this process had seen one
-    runs = plan(small_study(device="auto"), tmp_path)[-1:]
+    runs = plan_runs(small_study(device="auto"), tmp_path)[-1:]
     outcome = execute(runs, LocalProcesses(tmp_path, jobs=1), Settings(str(tmp_path), quiet=True))
     assert list(outcome.failed) == ["digits-fast-base-s0"]
     assert "no CUDA device" in outcome.failed["digits-fast-base-s0"]
 
 
 def test_a_run_has_not_trained_before_its_first_epoch(tmp_path: Path) -> None:
-    run = plan(small_study(), tmp_path)[-1]
+    run = plan_runs(small_study(), tmp_path)[-1]
     metrics = Run(run.config.out)
     running = local.Running(run, None, 0, time.time())  # type: ignore[arg-type]
     metrics.path.mkdir(parents=True)
@@ -206,12 +206,12 @@ def test_the_service_is_not_started_if_it_would_number_the_gpus_differently(
 
 def test_results_record_how_many_runs_shared_the_device(tmp_path: Path) -> None:
     run_study(small_study(), Settings(str(tmp_path), jobs=2, quiet=True))
-    assert {Run(run.path).result().at_once for run in plan(small_study(), tmp_path)} == {2}
+    assert {Run(run.path).result().at_once for run in plan_runs(small_study(), tmp_path)} == {2}
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_two_runs_share_it_and_the_service_ends(tmp_path: Path) -> None:
-    runs, place = plan(small_study(device="auto", model="resnet8-small"), tmp_path), LocalProcesses(tmp_path)
+    runs, place = plan_runs(small_study(device="auto", model="resnet8-small"), tmp_path), LocalProcesses(tmp_path)
     service = place.service
     if service is None:
         pytest.skip(f"{cuda_mps.CONTROL} is not here, or does not start")

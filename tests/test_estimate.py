@@ -13,7 +13,7 @@ from transnet.errors import ConfigError
 from transnet.runs.folder import Run
 from transnet.study.estimate import Budget, Estimate, read_duration
 from transnet.study.execute import Settings, run_study
-from transnet.study.plan import plan
+from transnet.study.plan import plan_runs
 from transnet.study.results import read_runs
 
 STUDY = """\
@@ -47,10 +47,10 @@ def test_wrong_durations_are_refused(text: str) -> None:
 
 def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> None:
     one = small_study("distilled")
-    unknown = Estimate(plan(one, tmp_path), "CPU", open_data=True)
+    unknown = Estimate(plan_runs(one, tmp_path), "CPU", open_data=True)
     assert {unknown.seconds(run) for run in unknown.runs} == {None}
     assert run_study(one, Settings(str(tmp_path), quiet=True)).failed == {}
-    runs = plan(small_study("distilled", seeds=2), tmp_path)
+    runs = plan_runs(small_study("distilled", seeds=2), tmp_path)
     here, elsewhere = Estimate(runs, "CPU, 3 threads"), Estimate(runs, "some GPU")
     for run in runs:
         passes = here.passes(run)
@@ -67,7 +67,7 @@ def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> Non
 
 def test_a_budget_prefers_runs_that_fit_and_leaves_time_to_save(tmp_path: Path) -> None:
     run_study(small_study("distilled"), Settings(str(tmp_path), quiet=True))
-    runs = plan(small_study("distilled", seeds=2), tmp_path)
+    runs = plan_runs(small_study("distilled", seeds=2), tmp_path)
     estimate, waiting = Estimate(runs, "CPU"), [run for run in runs if run.seed == 1]
     assert Budget(1000).choose(waiting, estimate) == waiting
     short = Budget(1000)

@@ -24,7 +24,7 @@ from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
 from transnet.study.execute import Settings, execute, run_study
 from transnet.study.local import LocalProcesses
-from transnet.study.plan import PlannedRun, plan
+from transnet.study.plan import PlannedRun, plan_runs
 from transnet.study.progress import StudyProgress
 from transnet.study.results import read_runs
 from transnet.study.worker import Ended
@@ -61,7 +61,7 @@ def test_a_study_equals_single_runs_and_a_second_call_trains_nothing(tmp_path: P
     outcome = run_study(study, settings)
     assert not outcome.failed
     assert not outcome.stopped
-    runs = plan(study, settings.out)
+    runs = plan_runs(study, settings.out)
     alone = next(run for run in runs if run.kind == "t2").config
     train(dataclasses.replace(alone, out=str(tmp_path / "alone")), quiet=True)
     assert scores(tmp_path / "alone") == scores(Path(alone.out))
@@ -102,7 +102,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges_gives_its_reason_in_one_line(tmp_path: Path) -> None:
-    run = plan(small_study("distilled"), tmp_path)[0]
+    run = plan_runs(small_study("distilled"), tmp_path)[0]
     ruined = dataclasses.replace(run, config=dataclasses.replace(run.config, lr=1e30))
     outcome = execute([ruined], LocalProcesses(tmp_path, device="cpu"), Settings(str(tmp_path), quiet=True))
     (reason,) = outcome.failed.values()
@@ -117,14 +117,14 @@ def test_a_process_that_dies_is_a_failure_with_its_signal(tmp_path: Path) -> Non
                 self.running[run.name].process.kill()
             return begun
 
-    runs = plan(small_study(), tmp_path)
+    runs = plan_runs(small_study(), tmp_path)
     outcome = execute(runs, Deadly(tmp_path, device="cpu"), Settings(str(tmp_path), quiet=True))
     assert list(outcome.failed) == ["digits-fast-t4-s0"]
     assert "SIGKILL" in outcome.failed["digits-fast-t4-s0"]
 
 
 def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path) -> None:
-    runs = [run for run in plan(small_study(), tmp_path) if run.kind in ("base", "t2")]
+    runs = [run for run in plan_runs(small_study(), tmp_path) if run.kind in ("base", "t2")]
     held, begun = Run(runs[0].path), threading.Event()
 
     def hold_until_the_other_is_finished() -> None:
@@ -227,7 +227,7 @@ def test_a_run_that_is_stopped_before_it_trains_has_not_failed(tmp_path: Path, s
 def test_a_run_that_is_stopped_as_its_process_begins_ends_quietly(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    runs, executor = plan(small_study(), tmp_path), LocalProcesses(tmp_path, device="cpu", jobs=4)
+    runs, executor = plan_runs(small_study(), tmp_path), LocalProcesses(tmp_path, device="cpu", jobs=4)
     for run in runs:
         assert executor.start(run)
         os.kill(executor.running[run.name].process.pid or 0, signal.SIGINT)  # before the process's own code listens
@@ -288,7 +288,7 @@ def test_missing_data_is_reported_once_before_anything_is_written(tmp_path: Path
 
 
 def test_the_time_left_does_not_include_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (base,) = (run for run in plan(small_study(epochs=10), tmp_path) if run.kind == "base")
+    (base,) = (run for run in plan_runs(small_study(epochs=10), tmp_path) if run.kind == "base")
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
     progress = StudyProgress([base], set(), shown=False)
@@ -309,12 +309,12 @@ import sys
 from transnet.study.execute import Settings, execute
 from transnet.study.file import read_study
 from transnet.study.local import LocalProcesses
-from transnet.study.plan import plan
+from transnet.study.plan import plan_runs
 
 if __name__ == "__main__":
     train = {"epochs": 1, "device": "cpu", "model": "resnet8-small"}
     study = read_study("pruned").changed(data=sys.argv[1], seeds=1, train=train)
-    runs = [run for run in plan(study, sys.argv[2]) if run.kind == "base"]
+    runs = [run for run in plan_runs(study, sys.argv[2]) if run.kind == "base"]
     execute(runs, LocalProcesses(sys.argv[2], device="cpu", jobs=1), Settings(sys.argv[2], quiet=True))
 """
 

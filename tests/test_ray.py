@@ -13,7 +13,7 @@ from small_runs import images_file, inherited_sigint, small_study, wait_for
 from transnet.runs.folder import Run
 from transnet.study.execute import Settings, execute
 from transnet.study.local import LocalProcesses
-from transnet.study.plan import plan
+from transnet.study.plan import plan_runs
 from transnet.study.ray import RayCluster
 
 ray = pytest.importorskip("ray")
@@ -50,7 +50,7 @@ def scores(folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_study_survives_the_death_of_a_node(cluster: Any, tmp_path: Path) -> None:
     disturbed, calm = (
-        plan(small_study(epochs=40, train_fraction=0.2), tmp_path / name) for name in ("disturbed", "calm")
+        plan_runs(small_study(epochs=40, train_fraction=0.2), tmp_path / name) for name in ("disturbed", "calm")
     )
     killed: list[int] = []
 
@@ -80,7 +80,7 @@ def test_a_study_survives_the_death_of_a_node(cluster: Any, tmp_path: Path) -> N
 def test_an_error_of_the_run_itself_is_not_tried_again(cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits-fast-t2-s0").write_text("in the way")
-    outcome = execute(plan(small_study(), tmp_path), RayCluster(device="cpu"), Settings(str(tmp_path), quiet=True))
+    outcome = execute(plan_runs(small_study(), tmp_path), RayCluster(device="cpu"), Settings(str(tmp_path), quiet=True))
     assert list(outcome.failed) == ["digits-fast-t2-s0"]
     assert "cannot be written" in outcome.failed["digits-fast-t2-s0"]
     assert sum(Run(path).finished for path in (tmp_path / "runs").iterdir()) == 3
@@ -89,7 +89,7 @@ def test_an_error_of_the_run_itself_is_not_tried_again(cluster: Any, tmp_path: P
 @pytest.mark.slow
 def test_stopping_saves_the_runs_that_train(cluster: Any, tmp_path: Path) -> None:
     executor = RayCluster(device="cpu")
-    for run in plan(small_study(epochs=400, train_fraction=0.2), tmp_path):
+    for run in plan_runs(small_study(epochs=400, train_fraction=0.2), tmp_path):
         executor.start(run)
     while not any(len(Run(path).metrics()) >= 3 for path in (tmp_path / "runs").glob("*")):
         assert executor.ended() == []
@@ -109,7 +109,7 @@ def test_stopping_reaches_a_run_before_it_trains_even_if_the_cluster_was_started
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with inherited_sigint(signal.SIG_IGN):
         executor = RayCluster(device="cpu")
-    executor.start(plan(small_study(epochs=400), tmp_path)[0])
+    executor.start(plan_runs(small_study(epochs=400), tmp_path)[0])
     wait_for(lambda: any((tmp_path / "runs").glob("*/state/lock")))  # its task has begun and still imports
     executor.stop()
     executor.close()
@@ -122,5 +122,5 @@ def test_data_is_found_in_the_folder_of_the_study(
 ) -> None:
     images_file(tmp_path / "x.npz")
     monkeypatch.chdir(tmp_path)  # the nodes have other working directories
-    runs = plan(small_study(data="x.npz", model="resnet8-small", train_fraction=1.0), "study")
+    runs = plan_runs(small_study(data="x.npz", model="resnet8-small", train_fraction=1.0), "study")
     assert not execute(runs, RayCluster(device="cpu"), Settings("study", quiet=True)).failed

@@ -6,7 +6,7 @@ import pytest
 
 from transnet.errors import ConfigError, FileError
 from transnet.study.file import builtin_names, read_study
-from transnet.study.plan import plan
+from transnet.study.plan import plan_runs
 
 GOOD = """\
 data = "digits"
@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> Path:
 
 def test_a_file_becomes_runs(tmp_path: Path) -> None:
     study = read_study(write(tmp_path / "widths.toml", GOOD))
-    runs = {run.name: run for run in plan(study, tmp_path / "out")}
+    runs = {run.name: run for run in plan_runs(study, tmp_path / "out")}
     assert set(runs) == {f"widths-{name}" for name in ("base-s7", "base-s9", "wide-t2-s0", "wide-t2-s1")}
     base, t2 = runs["widths-base-s9"].config, runs["widths-wide-t2-s1"].config
     assert (base.transforms, base.epochs, base.lr, base.seed) == ("r0", 20, 0.05, 9)
@@ -49,16 +49,16 @@ def test_a_file_becomes_runs(tmp_path: Path) -> None:
 
 def test_the_command_line_replaces_data_and_adds_seeds(tmp_path: Path) -> None:
     study = read_study(write(tmp_path / "x.toml", GOOD)).changed(data="photos/", seeds=1)
-    names = [run.name for run in plan(study, tmp_path)]
+    names = [run.name for run in plan_runs(study, tmp_path)]
     assert set(names) == {"x-base-s0", "x-base-s7", "x-base-s9", "x-wide-t2-s0"}
-    assert {run.config.data for run in plan(study, tmp_path)} == {"photos"}
+    assert {run.config.data for run in plan_runs(study, tmp_path)} == {"photos"}
 
 
 def test_variants_of_another_file_can_be_chosen_and_changed(tmp_path: Path) -> None:
     write(tmp_path / "first.toml", GOOD)
     text = 'from = "first.toml"\nuse = ["base"]\n[train]\nlr = 0.1\n[variants.base]\nseeds = 1\n'
     study = read_study(write(tmp_path / "second.toml", text))
-    (run,) = plan(study, tmp_path)
+    (run,) = plan_runs(study, tmp_path)
     assert run.name == "first-base-s0"  # the same runs, so finished ones count
     assert (run.config.epochs, run.config.lr) == (20, 0.1)
     assert study.compare == ()
@@ -74,7 +74,7 @@ def test_a_queue_names_files_and_their_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", builtin_names())
 def test_every_built_in_study_can_be_planned(name: str, tmp_path: Path) -> None:
     study = read_study(name)
-    assert plan(study.changed(data=study.data or "cifar100"), tmp_path)
+    assert plan_runs(study.changed(data=study.data or "cifar100"), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ from pathlib import Path
 from transnet import d4
 from transnet.errors import ConfigError, FileError
 from transnet.runs.config import TrainConfig, data_name
+from transnet.study.toml_lines import Place, line_numbers
 
 Options = Mapping[str, object]
-Place = tuple[str | int, ...]  # keys and indices that lead to an entry
 
 _OPTIONS = {option.name for option in fields(TrainConfig)} - {"data", "out", "seed", "resume"}
 _OF_STUDY = {"data", "seeds", "name", "from", "use", "save_predictions", "train", "variants", "compare", "queue"}
@@ -190,7 +190,7 @@ class _Reader:
 
     def __init__(self, file: str, text: str, path: Path, depth: int) -> None:
         self.file, self.path, self.depth = file, path, depth
-        self.lines = _lines(text)
+        self.lines = line_numbers(text)
 
     def error(self, at: Place, message: str) -> ConfigError:
         """An error that names the file and the line of an entry."""
@@ -338,27 +338,3 @@ class _Reader:
         if not isinstance(value, dict):
             raise self.error(at, f"{at[-1]}: {value!r} was given; a table is needed")
         return value
-
-
-def _lines(text: str) -> dict[Place, int]:
-    """The line of every key and table header, by the keys that lead to it."""
-    found: dict[Place, int] = {}
-    section: Place = ()
-    arrays: dict[Place, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line):
-            section = _keys(header[2])
-            if header[1] == "[[":
-                arrays[section] = arrays.get(section, -1) + 1
-                section = (*section, arrays[section])
-            for i in range(1, len(section) + 1):
-                found.setdefault(section[:i], number)
-        elif entry := re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""", line):
-            keys = _keys(entry[1])
-            for i in range(1, len(keys) + 1):
-                found.setdefault((*section, *keys[:i]), number)
-    return found
-
-
-def _keys(dotted: str) -> Place:
-    return tuple(part.strip().strip("\"'") for part in re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", dotted))

@@ -16,7 +16,9 @@ from transnet.study.results import read_runs
 def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Draw a study's learning curves and return the lines by their labels."""
     figures: list[Any] = []
-    monkeypatch.setattr("transnet.report.generalization.save_figure", lambda figure, path: figures.append(figure) or path)
+    monkeypatch.setattr(
+        "transnet.report.generalization.save_figure", lambda figure, path: figures.append(figure) or path
+    )
 
     def drawn(study: Path) -> dict[str, Any]:
         draw(read_runs(study)[0], tmp_path)

@@ -76,7 +76,7 @@ def test_a_reader_of_the_output_may_stop_early(words):
     assert done.stderr == ""
 
 
-def test_a_finished_run_has_its_five_files_and_a_result(t2):
+def test_a_finished_run_is_four_files_with_a_complete_result(t2):
     assert {"config.json", "metrics.jsonl", "model.safetensors", "result.json"} == {p.name for p in t2.iterdir()}
     result = json.loads((t2 / "result.json").read_text())
     expected = {"schema", "test", "test_flip", "val", "train", "generalization", "cost", "seconds", "versions",
@@ -85,7 +85,7 @@ def test_a_finished_run_has_its_five_files_and_a_result(t2):
     assert set(result["test"]) == {"pruned", "full", "heads"}
     assert {"accuracy", "loss", "n"} <= set(result["test"]["pruned"])
     assert [head["name"] for head in result["test"]["heads"]] == ["r0", "r1"]
-    assert result["test_flip"] is None  # digits are not mirrored
+    assert result["test_flip"] is None  # digits are not flipped
     assert result["cost"]["predict_passes"] == 2
     assert result["cost"]["train_passes"] == 2 * 2 * result["train"]["n"]
     assert len((t2 / "metrics.jsonl").read_text().splitlines()) == 2

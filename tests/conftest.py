@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from transnet import console
+
 # The tests' networks are too small for threads, and the number of threads changes a sum's last digits.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
@@ -28,7 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own data and cache."""
+    """No test reads or writes the user's own data and cache, or inherits how another test names settings."""
+    monkeypatch.setattr(console, "rewrite", str)
     monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("TRANSNET_DATA", str(tmp_path_factory.mktemp("data")))
     monkeypatch.delenv("TRANSNET_IMAGENET", raising=False)

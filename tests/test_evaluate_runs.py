@@ -28,8 +28,8 @@ def test_a_model_of_grey_images_takes_colour_images_as_predict_does(tmp_path: Pa
     result = run(arrays, tmp_path / "run")
     folder = image_folder(arrays, tmp_path / "colour", colour=True)
     again = evaluate_runs([str(tmp_path / "run")], data=str(folder), device="cpu")[str(tmp_path / "run")]
-    assert again["plain"]["full"]["accuracy"] == result["test"]["full"]["accuracy"]
-    assert again["plain"]["full"]["loss"] == pytest.approx(result["test"]["full"]["loss"])
+    assert again.plain.full.accuracy == result["test"]["full"]["accuracy"]
+    assert again.plain.full.loss == pytest.approx(result["test"]["full"]["loss"])
 
 
 def test_what_training_streamed_is_streamed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,5 +38,5 @@ def test_what_training_streamed_is_streamed_again(tmp_path: Path, monkeypatch: p
     before = set(cache_folder().iterdir())
     monkeypatch.setattr(Split, "resident", None)
     again = evaluate_runs([str(tmp_path / "run")], device="cpu")[str(tmp_path / "run")]
-    assert again["plain"]["full"]["loss"] == pytest.approx(result["test"]["full"]["loss"])
+    assert again.plain.full.loss == pytest.approx(result["test"]["full"]["loss"])
     assert set(cache_folder().iterdir()) == before

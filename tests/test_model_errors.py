@@ -1,6 +1,7 @@
 """Errors for models, options and batches that a TransNet cannot take."""
 
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import timm
@@ -310,3 +311,12 @@ def test_a_criterion_that_cannot_be_called_or_gets_one_heads_logits():
         heads_loss(torch.randn(4, 2, K), y, criterion="bce")
     with refused("logits", r"net\.logits\(x\)"):
         heads_loss(torch.randn(4, K), y, criterion=nn.CrossEntropyLoss())
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, lambda f: torch.compile(f, backend="eager"), torch.vmap])
+def test_no_label_is_ignored(wrap: Any) -> None:
+    logits, y = torch.randn(4, 2, 5), torch.tensor([0, 1, -100, 2])
+    if wrap is torch.vmap:
+        logits, y = logits[:, None], y[:, None]
+    with pytest.raises((ValueError, IndexError, RuntimeError)):
+        wrap(heads_loss)(logits, y)

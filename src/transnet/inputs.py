@@ -16,6 +16,9 @@ from transnet.errors import ModelError
 EvalOutput = Literal["full", "pruned", "heads"]
 Transform = str | tuple[str, Callable[[Tensor], Tensor]]
 
+# torch ignores the label -100 by default. No label is ignored here, so that a wrong one fails in compiled code too.
+NO_LABEL = -(2**62)
+
 
 def parse_transforms(
     transforms: str | Iterable[Transform],

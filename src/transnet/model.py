@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from typing import Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transnet import d4, inputs
@@ -289,8 +288,8 @@ def heads_loss(
     batch, m, _ = logits.shape
     target = y if y.is_floating_point() else y.long()
     target = target.unsqueeze(1).expand(batch, m, *target.shape[1:]).flatten(0, 1)
-    each = F.cross_entropy(logits.flatten(0, 1), target, reduction="none", label_smoothing=label_smoothing)
-    each = each.unflatten(0, (batch, m))
+    loss = nn.CrossEntropyLoss(reduction="none", label_smoothing=label_smoothing, ignore_index=inputs.NO_LABEL)
+    each = loss(logits.flatten(0, 1), target).unflatten(0, (batch, m))
     if sample_weight is None:
         per_head = each.mean(0)
     else:

@@ -251,7 +251,8 @@ def test_the_mean_over_processes_of_weighted_losses_is_the_batchs_mean() -> None
         torch.testing.assert_close(torch.stack(means).mean(), net.loss(*alone.fetch(alone.size(k), 0)))
 
 
-def test_many_steps_in_one_process_are_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch._dynamo.config.patch(recompile_limit=8)  # other libraries may have raised it
+def test_many_steps_in_one_process_are_all_compiled() -> None:
     class Shift:
         compiled = False
 
@@ -264,7 +265,6 @@ def test_many_steps_in_one_process_are_all_compiled(monkeypatch: pytest.MonkeyPa
             return (self.values + shift).sum()
 
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # other libraries may have raised it
     several = [Shift(n) for n in range(1, 16)]
     for each in several:
         compiled = torch.compile(clone_function(each.total), dynamic=False, backend="eager")

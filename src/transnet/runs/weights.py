@@ -96,7 +96,7 @@ def compare_shapes(path: Path, found: Shapes, expected: Shapes, what: str) -> No
     """Raise if a file's tensors do not have the names, shapes and types of a model's."""
     wrong = [f"{name!r} is missing" for name in expected if name not in found]
     wrong += [f"{name!r} is none of the model's" for name in found if name not in expected]
-    for name in expected.keys() & found.keys():
+    for name in (name for name in expected if name in found):  # in the order of the model
         (given, given_kind), (shape, kind) = found[name], expected[name]
         if given != shape:
             wrong.append(f"{name!r} has shape {given}, the model's is {shape}")

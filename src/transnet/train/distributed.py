@@ -10,6 +10,7 @@ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or the new processes may look
 """
 
 import atexit
+import gc
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -100,4 +101,5 @@ def _connect(backend: str) -> None:
 
 def _disconnect() -> None:
     if dist.is_initialized():
+        gc.collect()  # networks wrapped by DDP must go before the group whose threads they use
         dist.destroy_process_group()

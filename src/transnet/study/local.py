@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -99,7 +100,8 @@ class LocalProcesses:
         processes = [running.process for running in self.running.values()]
         for process in processes:
             if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGINT)
+                with suppress(ProcessLookupError):  # it has ended since
+                    os.kill(process.pid, signal.SIGINT)
         for process in processes:
             process.join()
 

@@ -1,4 +1,4 @@
-"""Checkpoints survive kills, full disks and damage, or say that they did not."""
+"""Checkpoints survive kills, full disks and damage, or end in an error that states it."""
 
 import multiprocessing
 import os
@@ -6,6 +6,7 @@ import random
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,40 +14,41 @@ from safetensors.torch import load_file
 
 from small_runs import SOURCE, command, images_file, plain, run, stopped_run, weights
 from transnet.runs import checkpoint
-from transnet.runs.checkpoint import CheckpointError, load, save
+from transnet.runs.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from transnet.runs.files import write_tensors
 
 
-def tensors(step: int, n: int = 1000) -> dict[str, torch.Tensor]:
+def tensors(step: int, n: int = 1000) -> dict[str, Any]:
     return {"net.a": torch.full((n,), float(step)), "momentum.a": torch.full((3, 2), -float(step)).t()}
 
 
 def test_a_checkpoint_loads_as_it_was_saved(tmp_path: Path) -> None:
     state = {"done": 7, "settings": {"name": "größe"}}
-    save(tmp_path / "state", 7, tensors(7), state)
-    found = load(tmp_path / "state")
+    save_checkpoint(tmp_path / "state", 7, tensors(7) | state)
+    found = load_checkpoint(tmp_path / "state")
     assert found is not None
-    assert found.state == state
-    assert set(found.tensors) == {"net.a", "momentum.a"}
-    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in tensors(7).items())
+    assert set(found.state) == {"done", "settings", "net.a", "momentum.a"}
+    assert {name: found.state[name] for name in state} == state
+    assert all(torch.equal(found.state[name], tensor) for name, tensor in tensors(7).items())
     assert not found.damaged
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert load(tmp_path / "state") is None
+    assert load_checkpoint(tmp_path / "state") is None
     assert checkpoint.last_good(tmp_path / "state") == "none"
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 15, 100_000_000):
-        save(tmp_path, step, tensors(step), {})
+        save_checkpoint(tmp_path, step, tensors(step))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000015", "100000000"]
-    found = load(tmp_path)
+    found = load_checkpoint(tmp_path)
     assert found is not None
-    assert found.tensors["net.a"][0] == 100_000_000
+    assert found.state["net.a"][0] == 100_000_000
 
 
 def test_no_partial_file_is_left(tmp_path: Path) -> None:
-    save(tmp_path, 5, tensors(5), {})
+    save_checkpoint(tmp_path, 5, tensors(5))
     names = {path.name for path in (tmp_path / "00000005").iterdir()}
     assert names == {"tensors.safetensors", "state.json", "manifest.json"}
 
@@ -54,43 +56,43 @@ def test_no_partial_file_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
 def test_a_damaged_newest_checkpoint_is_skipped_and_reported(tmp_path: Path, name: str) -> None:
     for step in (5, 10):
-        save(tmp_path, step, tensors(step), {"done": step})
+        save_checkpoint(tmp_path, step, tensors(step) | {"done": step})
     file = tmp_path / "00000010" / name
     file.write_bytes(file.read_bytes()[:-3])
-    found = load(tmp_path)
+    found = load_checkpoint(tmp_path)
     assert found is not None
-    assert found.state["done"] == found.tensors["net.a"][0] == 5
+    assert found.state["done"] == found.state["net.a"][0] == 5
     assert "00000010" in found.damaged[0]
     assert checkpoint.last_good(tmp_path).endswith("00000005")
 
 
 def test_saving_deletes_later_damaged_checkpoints_and_keeps_good_ones(tmp_path: Path) -> None:
     for step in (5, 10):
-        save(tmp_path, step, tensors(step), {"done": step})
+        save_checkpoint(tmp_path, step, tensors(step) | {"done": step})
     (tmp_path / "00000010" / "state.json").write_text("{}")
     (tmp_path / "00000012").mkdir()  # one that was being written when the process was killed
-    save(tmp_path, 7, tensors(7), {"done": 7})
+    save_checkpoint(tmp_path, 7, tensors(7) | {"done": 7})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000005", "00000007"]
 
 
 def test_a_manifest_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
-    save(tmp_path, 5, tensors(5), {"done": 5})
+    save_checkpoint(tmp_path, 5, tensors(5) | {"done": 5})
     os.rename(tmp_path / "00000005", tmp_path / "00000009")
-    with pytest.raises(CheckpointError, match="another checkpoint"):
-        load(tmp_path)
+    with pytest.raises(CheckpointError, match="not the ones in its manifest"):
+        load_checkpoint(tmp_path)
 
 
 def test_if_all_are_damaged_the_error_names_each_and_the_remedy(tmp_path: Path) -> None:
     for step in (5, 10):
-        save(tmp_path, step, tensors(step), {})
+        save_checkpoint(tmp_path, step, tensors(step))
         (tmp_path / f"{step:08d}" / "tensors.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"00000010: .*; 00000005: .*delete that folder to start again"):
-        load(tmp_path)
+        load_checkpoint(tmp_path)
 
 
 def _save_for_ever(folder: Path, first: int) -> None:
     for step in range(first, 10**8):
-        save(folder, step, tensors(step, 20_000), {"done": step})
+        save_checkpoint(folder, step, tensors(step, 20_000) | {"done": step})
 
 
 def test_after_a_kill_at_any_moment_of_saving_the_newest_complete_checkpoint_loads(tmp_path: Path) -> None:
@@ -102,13 +104,13 @@ def test_after_a_kill_at_any_moment_of_saving_the_newest_complete_checkpoint_loa
         time.sleep(0.02 + chance.random() * 0.1)
         child.kill()
         child.join()
-        found = load(tmp_path)
+        found = load_checkpoint(tmp_path)
         if found is None:
             assert done == 0
             continue
         step = found.state["done"]
         assert step >= done
-        assert (found.tensors["net.a"] == step).all()
+        assert (found.state["net.a"] == step).all()
         assert not found.damaged
         done = step
     assert done > 25
@@ -131,12 +133,12 @@ except CheckpointError as error:
     sys.exit(f"refused: {{error}}")
 """
     process = command("-c", script)
-    _, said = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "Traceback" not in said
-    assert "refused: the checkpoint" in said
-    assert "File too large" in said
-    assert f"the last good one is {tmp_path / 'run' / 'state' / '00000007'}" in said
+    assert "Traceback" not in errors
+    assert "refused: the checkpoint" in errors
+    assert "File too large" in errors
+    assert f"the last good one is {tmp_path / 'run' / 'state' / '00000007'}" in errors
     assert sorted(path.name for path in (tmp_path / "run" / "state").glob("0*")) == ["00000005", "00000007"]
     run(file, tmp_path / "run", plain(**wide), resume=True)
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
@@ -150,11 +152,11 @@ def test_a_full_disk_on_the_command_line_exits_1_without_a_traceback(tmp_path: P
         f"sys.exit(main(['train', 'digits', '--out', {str(out)!r}, '--epochs', '3', '--device', 'cpu']))"
     )
     process = command("-c", script)
-    _, said = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "Traceback" not in said
-    assert "could not be written" in said
-    assert "the last good one is none" in said
+    assert "Traceback" not in errors
+    assert "could not be written" in errors
+    assert "the last good one is none" in errors
 
 
 def damage(file: Path, chance: random.Random) -> str:
@@ -219,7 +221,7 @@ def test_nothing_that_could_run_code_is_ever_loaded() -> None:
 
 def test_weights_that_share_memory_are_written_under_both_names(tmp_path):
     shared = torch.arange(6.0)
-    checkpoint.write_tensors(tmp_path / "tied.safetensors", {"a": shared, "b": shared, "c": shared[:2]})
+    write_tensors(tmp_path / "tied.safetensors", {"a": shared, "b": shared, "c": shared[:2]})
     read = load_file(tmp_path / "tied.safetensors")
     assert torch.equal(read["a"], shared)
     assert torch.equal(read["b"], shared)

@@ -83,7 +83,7 @@ def test_a_complete_checkpoint_is_not_written_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: Any, **__: Any) -> None:
-        monkeypatch.setattr(checkpoint, "save", lambda *_: pytest.fail("written again"))
+        monkeypatch.setattr(checkpoint, "save_checkpoint", lambda *_: pytest.fail("written again"))
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("transnet.train.trainer.with_classes", stopped)
@@ -107,9 +107,9 @@ def test_a_run_stopped_during_evaluation_is_saved(
         os.kill(os.getpid(), number)  # again: somebody presses Ctrl-C twice, or a scheduler signals twice
         save(*args)
 
-    save = checkpoint.save
+    save = checkpoint.save_checkpoint
     monkeypatch.setattr("transnet.train.trainer.with_classes", stopped)
-    monkeypatch.setattr(checkpoint, "save", saved)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", saved)
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)
     monkeypatch.undo()

@@ -1,5 +1,6 @@
 """The folder of a run: who may write to it, and what can be read back from it."""
 
+import errno
 import json
 import os
 import random
@@ -8,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 
 from data_files import class_folder, encoded, noise
 from small_runs import images_file, plain, run, settings, stopped_run, weights
 from transnet import load
 from transnet.data import Split
 from transnet.errors import DataError, TransnetError
-from transnet.runs import checkpoint
+from transnet.runs import folder
+from transnet.runs.checkpoint import CheckpointError
 from transnet.runs.config import from_dict
 from transnet.runs.folder import Run
 from transnet.runs.predictions import Predictions
@@ -79,16 +79,12 @@ def test_files_have_the_permissions_of_the_umask(finished: Path) -> None:
 def test_a_model_that_cannot_be_written_is_named_and_the_checkpoint_is_kept(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = safetensors.torch.save_file
+    def full(path: Path, _: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    def full(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-        if path.name.startswith("model"):
-            raise SafetensorError("No space left on device")
-        write(tensors, path, metadata)
-
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
-    said = r"model\.safetensors: No space left on device\); the last good checkpoint is \S+/\d+"
-    with pytest.raises(checkpoint.CheckpointError, match=said):
+    monkeypatch.setattr(folder, "write_tensors", full)
+    message = r"No space left on device: '.*model\.safetensors'\); the last good checkpoint is \S+/\d+"
+    with pytest.raises(CheckpointError, match=message):
         run(data, tmp_path / "run", checkpoint_every=100)
     monkeypatch.undo()
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()

@@ -30,10 +30,10 @@ def test_weights_load_as_they_were_saved(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bias": None}, "'bias' is missing"),
-        ({"more": torch.ones(1)}, "'more' is none of the model's"),
-        ({"weight": torch.ones(3, 3)}, r"'weight' has shape \(3, 3\), the model's is \(2, 3\)"),
-        ({"weight": torch.ones(2, 3).long()}, "'weight' is torch.int64"),
+        ({"bias": None}, r"Missing key\(s\) in state_dict: .bias"),
+        ({"more": torch.ones(1)}, r"Unexpected key\(s\) in state_dict: .more"),
+        ({"weight": torch.ones(3, 3)}, r"weight: .* shape torch.Size\(\[3, 3\]\) .* model is torch.Size\(\[2, 3\]\)"),
+        ({"weight": torch.ones(2, 3).long()}, "weight is torch.int64"),
         ({"weight": torch.full((2, 3), float("nan"))}, "'weight' holds NaN"),
     ],
 )
@@ -50,7 +50,7 @@ def test_a_model_that_is_larger_than_its_file_is_never_allocated(tmp_path):
         built.append(model.weight.device.type)
         return model
 
-    with pytest.raises(TransnetError, match=r"'weight' has shape \(2, 3\), the model's is \(10000000, 1000000\)"):
+    with pytest.raises(TransnetError, match=r"current model is torch.Size\(\[10000000, 1000000\]\)"):
         load_weights(saved(tmp_path / "w"), build, "huge")
     assert built == ["meta"]
 
@@ -79,7 +79,7 @@ def test_a_folded_network_with_turned_kernels_loads(tmp_path):
     with pytest.raises(TransnetError, match=r"does not fit narrow.*conv.weight"):
         load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
     save_file({**folded.state_dict(), "conv.weight": torch.ones(4, 1, 3, 3)}, tmp_path / "w")
-    with pytest.raises(TransnetError, match=r"'conv.weight' has shape"):
+    with pytest.raises(TransnetError, match=r"size mismatch for conv\.weight"):
         load_weights(tmp_path / "w", Narrow, "narrow", finish=lambda model: fold(model.eval(), "r1", 8))
 
 
@@ -91,5 +91,5 @@ def test_a_header_of_a_false_size_is_not_read(tmp_path):
     with pytest.raises(TransnetError, match="at most 16,777,216 are read"):
         read_shapes(path)
     path.write_bytes(b"\xff" * 64)
-    with pytest.raises(TransnetError, match="is damaged: a header of 18,446,744,073,709,551,615 bytes in a file of 64"):
+    with pytest.raises(TransnetError, match="is damaged: a header of 18,446,744,073,709,551,615 bytes"):
         read_shapes(path)

@@ -22,7 +22,6 @@ from transnet.errors import OperationError
 from transnet.runs.files import sha256, write_atomically, write_tensors
 
 KEPT = 2
-_FILES = ("tensors.safetensors", "state.json")
 
 
 class CheckpointError(OperationError):
@@ -31,30 +30,30 @@ class CheckpointError(OperationError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was loaded.
+    """A state as it was saved, and what is wrong with newer checkpoints that were skipped."""
 
-    Attributes:
-        tensors: as they were saved.
-        state: likewise.
-        damaged: what is wrong with newer checkpoints that were skipped.
+    state: Mapping[str, Any]
+    damaged: tuple[str, ...]
+
+
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> None:
+    """Write the checkpoint of ``step`` into ``folder``, a run's ``state/``, and delete the oldest.
+
+    Args:
+        folder: a run's ``state/``.
+        step: the steps done, which name the checkpoint.
+        state: tensors, and values that JSON can hold.
     """
-
-    tensors: dict[str, Tensor]
-    state: dict[str, Any]
-    damaged: tuple[str, ...] = ()
-
-
-def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write the checkpoint of ``step`` into ``folder``, a run's ``state/``, and delete the oldest."""
     target = folder / f"{step:08d}"
+    tensors = {name: value.detach().cpu() for name, value in state.items() if isinstance(value, Tensor)}
+    values = {name: value for name, value in state.items() if name not in tensors}
     try:
         if target.exists():
             shutil.rmtree(target)
         target.mkdir(parents=True)
         write_tensors(target / "tensors.safetensors", tensors)
-        write_atomically(target / "state.json", json.dumps(state).encode())
-        files = {name: _fingerprint(target / name) for name in _FILES}
-        write_atomically(target / "manifest.json", json.dumps({"schema": 1, "step": step, "files": files}).encode())
+        write_atomically(target / "state.json", json.dumps(values).encode())
+        write_atomically(target / "manifest.json", json.dumps(_manifest(target)).encode())
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise CheckpointError(
@@ -66,7 +65,7 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[
         shutil.rmtree(path, ignore_errors=True)
 
 
-def load(folder: Path) -> Checkpoint | None:
+def load_checkpoint(folder: Path) -> Checkpoint | None:
     """Load the newest checkpoint that is not damaged; None if the run has not written any.
 
     Raises:
@@ -78,8 +77,8 @@ def load(folder: Path) -> Checkpoint | None:
             continue  # the process ended while it was writing
         try:
             _verify(path)
-            tensors = load_file(path / "tensors.safetensors")
-            return Checkpoint(tensors, json.loads((path / "state.json").read_text()), tuple(damaged))
+            values = json.loads((path / "state.json").read_text())
+            return Checkpoint({**values, **load_file(path / "tensors.safetensors")}, tuple(damaged))
         except Exception as error:  # a damaged file may raise anything
             damaged.append(f"{path.name}: {error}")
     if damaged:
@@ -92,23 +91,18 @@ def load(folder: Path) -> Checkpoint | None:
 
 def is_saved(folder: Path, step: int) -> bool:
     """Whether the newest good checkpoint is that of ``step``."""
-    newest = _newest_good(folder)
-    return newest is not None and int(newest.name) == step
+    return Path(last_good(folder)).name == f"{step:08d}"
 
 
 def last_good(folder: Path) -> str:
     """Return the path of the newest good checkpoint, or "none", for messages."""
-    return str(_newest_good(folder) or "none")
-
-
-def _newest_good(folder: Path) -> Path | None:
     for path in _newest_first(folder):
         try:
             _verify(path)
         except Exception:  # a damaged file may raise anything
             continue
-        return path
-    return None
+        return str(path)
+    return "none"
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -116,16 +110,12 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def _fingerprint(path: Path) -> dict[str, object]:
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+def _manifest(path: Path) -> dict[str, object]:
+    files = [path / name for name in ("tensors.safetensors", "state.json")]
+    hashes = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
+    return {"schema": 1, "step": int(path.name), "files": hashes}
 
 
 def _verify(path: Path) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
-    if manifest["step"] != int(path.name):
-        raise ValueError("the manifest belongs to another checkpoint")
-    if set(manifest["files"]) != set(_FILES):
-        raise ValueError("the manifest does not list its files")
-    for name, expected in manifest["files"].items():
-        if _fingerprint(path / name) != expected:
-            raise ValueError(f"{name} has changed since it was written")
+    if json.loads((path / "manifest.json").read_text()) != _manifest(path):
+        raise ValueError("its files are not the ones in its manifest")

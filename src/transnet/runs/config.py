@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,7 +17,7 @@ from transnet.errors import ConfigError, FileError
 from transnet.runs.files import read_json
 
 LARGEST_SIDE = 1024  # of the images that a network sees
-_LARGEST = 2**63 - 1  # of a seed; no other number gets near it, but infinity is refused
+_LARGEST = 2**63 - 1  # of a seed
 
 Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
 Number = Annotated[int, Meta(ge=0, le=_LARGEST)]
@@ -133,15 +132,14 @@ class TrainConfig:
     """Resume from the last checkpoint in --out, or start from the beginning if there is none."""
 
     def __post_init__(self) -> None:
-        for name, hint in _hints().items():
+        for name, hint in get_type_hints(TrainConfig, include_extras=True).items():
             value = getattr(self, name)
             try:
                 msgspec.convert(value, hint)
             except msgspec.ValidationError as error:
                 reason = str(error).replace("`", "").replace("Expected", "expected")
-                if known := [option for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal
-                             for option in get_args(kind)]:  # fmt: skip
-                    reason = f"known are {' '.join(known)}"
+                if get_origin(hint) is Literal:
+                    reason = f"known are {' '.join(get_args(hint))}"
                 raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
         try:
             valid = all(0 < share < 1 for share in self.milestone_shares)
@@ -172,15 +170,11 @@ class TrainConfig:
         return tuple(float(part) for part in self.milestones.split(",") if part.strip())
 
 
-@cache
-def _hints() -> dict[str, object]:
-    return get_type_hints(TrainConfig, include_extras=True)
-
-
-# These decide where and how fast a run trains, but not its result: a resumed run may change them.
-FREE = {"out", "resume", "device", "workers", "storage", "evaluate_every", "checkpoint_every", "tensorboard"}
-# These change the result by rounding only.
-FREE |= {"compile", "cuda_graph", "channels_last"}
+# A resumed run may change these: they decide where and how fast it trains, or change its result by rounding only.
+FREE = {
+    "out", "resume", "device", "workers", "storage", "evaluate_every", "checkpoint_every", "tensorboard",
+    "compile", "cuda_graph", "channels_last",
+}  # fmt: skip
 
 
 def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
@@ -188,21 +182,17 @@ def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
 
     Data may be in another place than before if its name is the same; its fingerprint shows whether the content is.
     """
-
-    def same(name: str) -> bool:
-        if name == "data":
-            return data_name(before.data) == data_name(now.data)
-        return bool(getattr(before, name) == getattr(now, name))
-
-    return [
-        f"`{field.name}`: {getattr(before, field.name)!r} before, {getattr(now, field.name)!r} now"
-        for field in dataclasses.fields(TrainConfig)
-        if field.name not in FREE and not same(field.name)
-    ]
+    found = []
+    for name in (field.name for field in dataclasses.fields(TrainConfig) if field.name not in FREE):
+        old, new = getattr(before, name), getattr(now, name)
+        same = data_name(old) == data_name(new) if name == "data" else old == new
+        if not same:
+            found.append(f"`{name}`: {old!r} before, {new!r} now")
+    return found
 
 
 def data_name(data: str) -> str:
-    """Return the name of data wherever it is: a data set's name, or the last part of a path."""
+    """Return a data set's name, or the last part of its path."""
     return Path(os.path.abspath(os.path.expanduser(data))).name
 
 

@@ -33,35 +33,20 @@ INPUT = {"name": "images", "layout": "NCHW", "dtype": "float32"}
 
 @dataclass(frozen=True)
 class Description:
-    """Everything needed to use a model besides its weights.
+    """Everything needed to use a model besides its weights."""
 
-    Attributes:
-        kind: ``full``: all heads. ``pruned``: one head, in the network's own place.
-        model: the backbone's name in `transnet.backbones`.
-        transforms: one name per head.
-        classes: the labels' names.
-        channels: 1 for grey images, 3 for colour.
-        image_size: side of the square that the network sees.
-        stored_size: side of the square that it is cut from, at the centre.
-        mean: of each channel, in 0…1.
-        std: likewise.
-        heads: ``separate`` or ``shared``.
-        bn: ``joint`` or ``separate``.
-        fold: whether the transform of a pruned model is folded into its weights.
-    """
-
-    kind: Literal["full", "pruned"]
-    model: Annotated[str, Meta(max_length=200)]
-    transforms: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_HEADS)]
+    kind: Literal["full", "pruned"]  # full: all heads. pruned: one head, in the network's own place
+    model: Annotated[str, Meta(max_length=200)]  # the backbone's name in `transnet.backbones`
+    transforms: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_HEADS)]  # one name per head
     classes: ClassNames
-    channels: Annotated[int, Meta(ge=1, le=4)]
-    image_size: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]
-    stored_size: Side
-    mean: ChannelMeans
+    channels: Annotated[int, Meta(ge=1, le=4)]  # 1: grey, 3: colour
+    image_size: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]  # side of the square that the network sees
+    stored_size: Side  # side of the square that it is cut from, at the centre
+    mean: ChannelMeans  # in 0…1
     std: ChannelStds
     heads: Literal["separate", "shared"] = "separate"
     bn: Literal["joint", "separate"] = "joint"
-    fold: bool = False
+    fold: bool = False  # whether the transform of a pruned model is folded into its weights
 
     def __post_init__(self) -> None:
         if not _MODEL.fullmatch(self.model):
@@ -76,16 +61,15 @@ class Description:
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
                 raise ConfigError(
-                    f"{key} has {len(values)} numbers; one for each of the {self.channels} channels is needed"
+                    f"{key} has {len(values)} numbers; one for each of {self.channels} channels is needed"
                 )
 
     @classmethod
     def of_run(cls, settings: RunSettings, source: str) -> "Description":
         """Describe the network of a run with these settings; ``source`` names their file in errors."""
-        train, data = settings.train, encode(settings.data)
-        content = {"kind": "full", "model": train.model, "heads": train.heads, "bn": train.bn,
-                   "transforms": [name.strip() for name in train.transforms.split(",") if name.strip()]}  # fmt: skip
-        return decode(cls, {**data, **content}, source)
+        train = settings.train
+        heads = {"kind": "full", "model": train.model, "transforms": train.names, "heads": train.heads, "bn": train.bn}
+        return decode(cls, {**encode(settings.data), **heads}, source)
 
     @classmethod
     def of_export(cls, content: Mapping[str, object], source: str) -> "Description":
@@ -98,9 +82,7 @@ class Description:
             raise FileError(f"{source}: schema is {content.get('schema')!r:.80}; this version reads 1")
         for key, known in (("preprocessing", PREPROCESSING), ("input", INPUT)):
             if content.get(key) != known:
-                raise FileError(
-                    f"{source}: {key} is {content.get(key)!r:.80}; this version of transnet applies {known}"
-                )
+                raise FileError(f"{source}: {key} is {content.get(key)!r:.80}; this version applies {known}")
         return decode(cls, content, source)
 
     def to_dict(self) -> dict[str, object]:
@@ -111,7 +93,7 @@ class Description:
         """Build the network with random weights, without folding: a `TransNet`, or the pruned classifier.
 
         Args:
-            model: the backbone to use instead of the one named ``model``.
+            model: a backbone to use instead of creating the one that is described.
         """
         if model is None:
             model = backbones.create(

@@ -23,36 +23,25 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    _sync_folder(path.parent)
+    if os.name == "posix":  # make the new name durable; other systems cannot open a folder, and need not
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", *, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file in the same way. Tensors that share memory are written under each of their names.
+    """Write a safetensors file in the same way. Tensors that share memory are written under each of their names."""
+    from safetensors.torch import save
 
-    Raises:
-        OSError: also for a full disk, which safetensors reports as an error of its own.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    partial = path.with_name(path.name + ".partial")
-    written: dict[str, Tensor] = {}
+    separate: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
         storage = tensor.untyped_storage().data_ptr()
-        written[name] = tensor.clone().contiguous() if storage in storages else tensor.contiguous()
+        separate[name] = tensor.clone().contiguous() if storage in storages else tensor.contiguous()
         storages.add(storage)
-    try:
-        partial.touch()
-        mode = partial.stat().st_mode  # the usual permissions; safetensors would restrict the file to this user
-        save_file(written, partial, metadata)
-        partial.chmod(mode)
-    except SafetensorError as error:
-        raise OSError(f"{path}: {error}") from error
-    with open(partial, "r+b") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    _sync_folder(path.parent)
+    write_atomically(path, save(separate, metadata))
 
 
 def sha256(path: Path) -> str:
@@ -86,14 +75,3 @@ def parse_json(text: bytes | str, source: str) -> dict[str, object]:
     if not isinstance(content, dict):
         raise FileError(f"{source} is damaged: it holds no JSON object")
     return content
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable. Only POSIX systems can open a folder, and only they need this."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

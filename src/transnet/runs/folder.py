@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -39,19 +38,14 @@ class RunInUse(ConfigError):
 
 
 class Run:
-    """The folder of one run; use it to read what a run has left there.
-
-    Example:
-        result = Run("runs/t2").result()
-        print(result.test.full.accuracy)
-    """
+    """The folder of one run; use it to read what is stored there: ``Run("runs/t2").result().test.full.accuracy``."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config, self.metrics_file = self.path / "config.json", self.path / "metrics.jsonl"
         self.model, self.result_file = self.path / "model.safetensors", self.path / "result.json"
         self.state = self.path / "state"
-        # One lock per process and path. It is released when the last `Run` of this path is deleted.
+        # One lock per process and path, released when the last `Run` of this path is deleted.
         self._lock = FileLock(self.state / "lock", is_singleton=True)
 
     # ------------------------------------------------------------------------------------------------- reading
@@ -69,9 +63,8 @@ class Run:
         """
         if self.path.is_file():
             in_run = (self.path.parent / "config.json").is_file()
-            raise FileError(
-                f"{self.path} is a file; give {f'its folder, {self.path.parent}' if in_run else 'the folder of a run'}"
-            )
+            hint = f"its folder, {self.path.parent}" if in_run else "the folder of a run"
+            raise FileError(f"{self.path} is a file; give {hint}")
         content = read_json(self.config, "is this the folder of a run?")
         if "kind" in content:
             raise FileError(f"{self.path} is an exported model; give the run that it was made from")
@@ -79,12 +72,19 @@ class Run:
 
     def result(self) -> Result:
         """The content of ``result.json``."""
-        content = read_json(self.result_file, "has the run finished?")
-        return decode(Result, content, str(self.result_file))
+        return decode(Result, read_json(self.result_file, "has the run finished?"), str(self.result_file))
 
     def metrics(self) -> list[EpochEntry]:
         """The entries of ``metrics.jsonl``. A line that was cut off when its process ended is left out."""
-        return [decode(EpochEntry, json.loads(line), str(self.metrics_file)) for line in self._metrics_lines()]
+        return [decode(EpochEntry, json.loads(line), str(self.metrics_file)) for _, line in self._metrics_lines()]
+
+    def _metrics_lines(self) -> list[tuple[int, str]]:
+        """The epoch and the text of each complete line."""
+        found = []
+        for line in self.metrics_file.read_text(errors="replace").split("\n") if self.metrics_file.exists() else ():
+            with suppress(ValueError, KeyError, TypeError):
+                found.append((int(json.loads(line)["epoch"]), line))
+        return found
 
     # ------------------------------------------------------------------------------------------------- writing
 
@@ -130,9 +130,8 @@ class Run:
     def acquire(self, timeout: float | None = LOCK_TIMEOUT) -> None:
         """Keep other processes out of this folder until `release`, or until this process ends, however it ends.
 
-        Keep the `Run` while the lock is needed.
-
-        A process may acquire the lock several times. On a file system without locks this does nothing.
+        Keep the `Run` while the lock is needed. A process may acquire the lock several times. On a file system without
+        locks this does nothing.
 
         Args:
             timeout: seconds to wait for another process; None waits until it ends.
@@ -146,27 +145,24 @@ class Run:
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written ({error})", field="out") from error
         with suppress(NotImplementedError, OSError):  # a file system without locks
-            try:
-                self._lock.acquire(timeout=0)
-            except Timeout:
-                limit = "" if timeout is None else f" up to {timeout:g} s"
-                say(f"another process is training {self.path}; waiting{limit} for it to end", shown=timeout != 0)
-                try:
-                    self._lock.acquire(timeout=-1 if timeout is None else timeout, poll_interval=0.5)
-                except Timeout:
-                    raise RunInUse(
-                        f"another process is training {self.path}; wait until it ends, or give another folder",
-                        field="out",
-                    ) from None
+            if self._lock_within(0):
+                return
+            limit = "" if timeout is None else f" up to {timeout:g} s"
+            say(f"another process is training {self.path}; waiting{limit} for it to end", shown=timeout != 0)
+            if not self._lock_within(-1 if timeout is None else timeout):
+                problem = f"another process is training {self.path}; wait until it ends, or give another folder"
+                raise RunInUse(problem, field="out")
+
+    def _lock_within(self, seconds: float) -> bool:
+        try:
+            self._lock.acquire(timeout=seconds, poll_interval=0.5)
+        except Timeout:
+            return False
+        return True
 
     def release(self) -> None:
         """Undo one `acquire`."""
         self._lock.release()
-
-    @cached_property
-    def _lock(self) -> FileLock:
-        # One object per process and path. It releases the lock as soon as no `Run` refers to it any more.
-        return FileLock(self.state / "lock", is_singleton=True)
 
     def check_same(self, before: RunSettings, now: RunSettings) -> None:
         """Raise if a run was begun with other settings or other data."""
@@ -179,15 +175,9 @@ class Run:
     def keep_metrics(self, epochs: int) -> None:
         """Drop the lines of epochs that a resumed run repeats."""
         before = self.metrics_file.read_bytes() if self.metrics_file.exists() else b""
-        lines = [line for line in self._metrics_lines() if json.loads(line)["epoch"] <= epochs]
-        kept = "".join(line + "\n" for line in lines).encode()
+        kept = "".join(f"{line}\n" for epoch, line in self._metrics_lines() if epoch <= epochs).encode()
         if kept != before:
             write_atomically(self.metrics_file, kept)
-
-    def _metrics_lines(self) -> list[str]:
-        if not self.metrics_file.exists():
-            return []
-        return [line for line in self.metrics_file.read_text(errors="replace").split("\n") if _is_entry(line)]
 
     def add_metrics(self, entry: EpochEntry) -> None:
         """Append the line of an epoch and flush it to the disk."""
@@ -248,11 +238,3 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
         raise FileError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result_file})")
     what = about.model if model is None else type(model).__name__
     return cast(TransNet, load_weights(run.model, lambda: about.build(model), what))
-
-
-def _is_entry(line: str) -> bool:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(entry, dict) and isinstance(entry.get("epoch"), int)

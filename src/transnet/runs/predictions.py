@@ -8,13 +8,11 @@ import io
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from transnet.errors import FileError
 from transnet.runs.files import write_atomically
-
-if TYPE_CHECKING:
-    import numpy as np
 
 NAME = "predictions.npz"
 LARGEST = 4 * 2**30  # bytes, uncompressed
@@ -22,40 +20,24 @@ LARGEST = 4 * 2**30  # bytes, uncompressed
 
 @dataclass(frozen=True)
 class Predictions:
-    """The logits of every head on every test image.
+    """The logits of every head on every test image."""
 
-    Attributes:
-        heads: the transforms' names, in order.
-        scores: (N, m, K) in float16, on the images as they are.
-        scores_flip: the same for flip TTA, the mean over an image and its horizontal flip; None if training does not
-            flip.
-        labels: (N,).
-        model_sha256: the hash of the weights that they come from, as in ``result.json``.
-        fingerprint: the data's, as in ``config.json``.
-    """
-
-    heads: tuple[str, ...]
-    scores: "np.ndarray"
-    scores_flip: "np.ndarray | None"
-    labels: "np.ndarray"
-    model_sha256: str
-    fingerprint: str
+    heads: tuple[str, ...]  # the transforms, in order
+    scores: np.ndarray  # (N, m, K) in float16, on the images as they are
+    scores_flip: np.ndarray | None  # with flip TTA, the mean over an image and its horizontal flip
+    labels: np.ndarray  # (N,)
+    model_sha256: str  # of the weights that the scores come from, as in result.json
+    fingerprint: str  # of the data, as in config.json
 
     def save(self, path: Path) -> None:
         """Write the file; it is either complete or absent."""
-        import numpy as np
-
         flip = {} if self.scores_flip is None else {"scores_with_flip": self.scores_flip.astype(np.float16)}
         content = io.BytesIO()
         np.savez_compressed(
-            content,
-            heads=np.array(self.heads),
-            scores=self.scores.astype(np.float16),
-            labels=self.labels,
-            model_sha256=np.array(self.model_sha256),
-            data_fingerprint=np.array(self.fingerprint),
+            content, heads=np.array(self.heads), scores=self.scores.astype(np.float16), labels=self.labels,
+            model_sha256=np.array(self.model_sha256), data_fingerprint=np.array(self.fingerprint),
             **flip,  # type: ignore[arg-type]
-        )
+        )  # fmt: skip
         write_atomically(path, content.getvalue())
 
     @classmethod
@@ -65,14 +47,12 @@ class Predictions:
         Raises:
             FileError: if it is missing, damaged or of another kind.
         """
-        import numpy as np
-
         if not path.is_file():
             raise FileError(f"{path} does not exist; evaluate the run with `save_predictions` to write it")
         try:
             with zipfile.ZipFile(path) as archive:
                 if sum(item.file_size for item in archive.infolist()) > LARGEST:
-                    raise FileError(f"{path} holds more than {LARGEST:,} bytes")
+                    raise ValueError(f"more than {LARGEST:,} bytes")
             with np.load(path, allow_pickle=False) as file:
                 found = cls(
                     heads=tuple(str(name) for name in file["heads"]),
@@ -82,21 +62,16 @@ class Predictions:
                     model_sha256=str(file["model_sha256"]),
                     fingerprint=str(file["data_fingerprint"]),
                 )
-        except FileError:
-            raise
+            found._check()
         except Exception as error:  # zipfile, zlib and numpy raise errors of many kinds for a damaged file
             raise FileError(f"{path} is damaged or of another kind ({error!r})") from None
-        found._check(path)
         return found
 
-    def _check(self, path: Path) -> None:
-        shape = (len(self.labels) if self.labels.ndim == 1 else -1, len(self.heads))
+    def _check(self) -> None:
+        n, classes = len(self.labels), self.scores.shape[-1]
         for scores in (self.scores, self.scores_flip):
-            if scores is None:
-                continue
-            if scores.ndim != 3 or scores.shape[:2] != shape or scores.shape != self.scores.shape:
-                raise FileError(f"{path} is damaged: its arrays do not belong together")
-            if scores.dtype.kind != "f":
-                raise FileError(f"{path} is damaged: its scores are not numbers")
-        if self.labels.dtype.kind not in "iu" or not ((self.labels >= 0) & (self.labels < self.scores.shape[2])).all():
-            raise FileError(f"{path} is damaged: some labels belong to no class")
+            if scores is not None and (scores.shape != (n, len(self.heads), classes) or scores.dtype.kind != "f"):
+                raise ValueError("its arrays do not belong together")
+        labels = self.labels
+        if labels.shape != (n,) or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < classes)).all():
+            raise ValueError("some labels belong to no class")

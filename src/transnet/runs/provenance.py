@@ -14,7 +14,7 @@ from transnet.runs.config import TrainConfig, data_name
 from transnet.runs.records import DataDescription, RunSettings, SplitSizes
 
 
-def describe(config: TrainConfig, data: DataSet) -> RunSettings:
+def run_settings(config: TrainConfig, data: DataSet) -> RunSettings:
     """Return the content of ``config.json``."""
     # A run does not depend on the folder in which it is on this machine.
     out = Path(config.out).name if Path(config.out).is_absolute() else config.out
@@ -54,13 +54,9 @@ def command(config: TrainConfig, defaults: Mapping[str, object]) -> str:
 
 
 def command_elsewhere(config: TrainConfig, name: str) -> str:
-    """Return the command that repeats a run on another machine.
+    """Return the command that repeats a run on another machine, in the folder ``runs/NAME``.
 
-    It has neither the place of the data and the run nor the device, checkpoints and TensorBoard.
-
-    Args:
-        config: the run's settings.
-        name: of the new run's folder.
+    It names neither the folder of the data nor the device, and has the defaults of checkpoints and TensorBoard.
     """
     neutral = dataclasses.replace(
         config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,

@@ -21,7 +21,7 @@ from transnet.runs import recipes
 from transnet.runs.config import TrainConfig
 from transnet.runs.description import Description
 from transnet.runs.folder import CUSTOM, Run
-from transnet.runs.provenance import commit, describe
+from transnet.runs.provenance import commit, run_settings
 from transnet.runs.records import RunSettings
 from transnet.train.device import (
     Autocast,
@@ -169,7 +169,7 @@ def prepare(launch: Launch) -> Setup:
     data = open_together(launch)
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
-    settings = describe(config, data)
+    settings = run_settings(config, data)
     _check_readable(settings)
     net = _build_network(launch, name, data)
     if world.first:

@@ -99,10 +99,8 @@ class Checkpoints:
         state = self._state.state_dict()
         if not setup.world.first:
             return
-        tensors = {name: value.detach().cpu() for name, value in state.items() if isinstance(value, Tensor)}
-        values = {name: value for name, value in state.items() if name not in tensors}
-        values |= {"precision": setup.precision, "settings": encode(setup.settings)}
-        checkpoint.save(setup.run.state, done, tensors, values)
+        state |= {"precision": setup.precision, "settings": encode(setup.settings)}
+        checkpoint.save_checkpoint(setup.run.state, done, state)
         self._saved_at = time.perf_counter()
         self._seconds = self._saved_at - start
 
@@ -113,14 +111,14 @@ class Checkpoints:
             ConfigError: if the run was begun with other settings, other data or another model.
         """
         setup, state = self._setup, self._state
-        found = checkpoint.load(setup.run.state) if setup.config.resume else None
+        found = checkpoint.load_checkpoint(setup.run.state) if setup.config.resume else None
         if found is not None:
             for damage in found.damaged:
                 say(f"warning: checkpoint {damage}; resuming from the one before", shown=setup.shown)
             before = decode(RunSettings, found.state["settings"], str(setup.run.state))
             setup.run.check_same(before, setup.settings)
             try:
-                state.load_state_dict({**found.state, **found.tensors})
+                state.load_state_dict(found.state)
             except RuntimeError as error:  # no setting describes a model of the user's own
                 raise ConfigError(f"{setup.run.path} was begun with another model ({error})", field="resume") from error
             self._report(found.state["precision"])

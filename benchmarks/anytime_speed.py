@@ -23,7 +23,7 @@ from torch import Tensor
 from environment import environment
 from transnet import anytime, load
 from transnet.early_exit import calibrate, curve
-from transnet.report.early_exit import draw
+from transnet.report.curves import draw_early_exit
 from transnet.runs.description import Description
 from transnet.runs.folder import Run
 from transnet.ship.models import Model
@@ -112,7 +112,7 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
         for name, row in rows.items()
     ) + f"; keeps {kept}", flush=True)  # fmt: skip
     if figure:
-        draw(curve(test.views[0], labels), figure, chosen=confidence, title=f"{about.model}, test split")
+        draw_early_exit(curve(test.views[0], labels), figure, chosen=confidence, title=f"{about.model}, test split")
     trained = vars(run.settings().train)
     return {
         "run": run.path.name, **{name: trained[name] for name in SETTINGS}, "confidence": confidence,

@@ -5,10 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-import torch.nn.functional as F
 
-from transnet.report.ensembles import Point, draw, measure, score_ensemble
+from transnet.report.ensembles import Points, draw_ensembles, measure_ensembles
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.page import write_report
 from transnet.study.results import Series, read_runs
@@ -21,9 +19,9 @@ def only_series(study: Path) -> Series:
     return series
 
 
-def points_of(study: Path) -> list[Point]:
+def points_of(study: Path) -> Points:
     series = only_series(study)
-    return measure(series, MeasurementCache(study, series.name))
+    return measure_ensembles(series, MeasurementCache(study, series.name))
 
 
 def without_weights(study: Path, target: Path) -> Path:
@@ -32,20 +30,8 @@ def without_weights(study: Path, target: Path) -> Path:
     return target
 
 
-def sizes(points: list[Point], curve: str) -> list[int]:
-    return [len(point.scores) for point in points if point.curve == curve]
-
-
-def test_an_ensemble_is_the_mean_of_logits() -> None:
-    members = [torch.randn(50, 3) for _ in range(2)]
-    labels = torch.arange(50) % 3
-    found = score_ensemble(members, labels, passes=4)
-    mean = (members[0] + members[1]) / 2
-    assert found.accuracy == pytest.approx((mean.argmax(1) == labels).double().mean().item())
-    assert found.loss == pytest.approx(F.cross_entropy(mean, labels).item(), abs=1e-6)
-    assert (found.n, found.passes) == (50, 4)
-    assert found.disagreement is not None
-    assert score_ensemble(members[:1], labels, passes=1).disagreement is None
+def sizes(points: Points, curve: str) -> list[int]:
+    return [len(scores) for (of, _), scores in points.items() if of == curve]
 
 
 def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
@@ -53,22 +39,22 @@ def test_ensembles_of_one_size_share_no_network(small_study: Path) -> None:
     assert sizes(points, "base") == [4, 2, 1, 1]
     assert sizes(points, "PT2") == [4, 2, 1, 1]
     assert sizes(points, "Tm") == [4, 4, 2, 2]
-    assert all(point.scores[0].passes == point.size for point in points)
+    assert all(scores[0].passes == size for (_, size), scores in points.items())
 
 
 def test_a_single_network_scores_as_in_its_result(small_study: Path) -> None:
-    points = {(point.curve, point.size): point for point in points_of(small_study)}
+    points = points_of(small_study)
     for key, kind, part in ((("PT2", 1), "t2", "pruned"), (("Tm", 3), "t3", "full")):
         result = json.loads((small_study / "runs" / f"digits-fast-{kind}-s0" / "result.json").read_text())
-        score = points[key].scores[0]
+        score = points[key][0]
         assert score.accuracy == result["test"][part]["accuracy"]
         assert score.loss == pytest.approx(result["test"][part]["loss"])
         assert score.calibration_error is not None
 
 
 def test_single_ensembles_have_no_error(small_study: Path, tmp_path: Path) -> None:
-    one = [Point(point.curve, point.size, point.scores[:1]) for point in points_of(small_study)]
-    svg = draw(one, only_series(small_study), tmp_path).read_text()
+    one = {key: scores[:1] for key, scores in points_of(small_study).items()}
+    svg = draw_ensembles(one, only_series(small_study), tmp_path).read_text()
     assert "m PT2, n = 1, 1, 1, 1" in svg
 
 
@@ -114,9 +100,7 @@ def test_networks_without_predictions_count_with_their_results(small_study: Path
     kept = json.loads(file.read_text())
     del kept["parts"]["Tm: digits-fast-t3-s1"]
     file.write_text(json.dumps(kept))
-    (before,), (after,) = (
-        [p for p in points_of(study) if (p.curve, p.size) == ("Tm", 3)] for study in (small_study, copy)
-    )
-    assert after.scores[0] == before.scores[0]
-    assert after.scores[1].accuracy == before.scores[1].accuracy
-    assert after.scores[1].calibration_error is None
+    before, after = (points_of(study)["Tm", 3] for study in (small_study, copy))
+    assert after[0] == before[0]
+    assert after[1].accuracy == before[1].accuracy
+    assert after[1].calibration_error is None

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transnet.report.generalization import draw
+from transnet.report.generalization import draw_generalization
 from transnet.study.results import read_runs
 
 
@@ -16,12 +16,10 @@ from transnet.study.results import read_runs
 def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Draw a study's learning curves and return the lines by their labels."""
     figures: list[Any] = []
-    monkeypatch.setattr(
-        "transnet.report.generalization.save_figure", lambda figure, path: figures.append(figure) or path
-    )
+    monkeypatch.setattr("transnet.report.plot_style.save_figure", lambda figure, path: figures.append(figure) or path)
 
     def drawn(study: Path) -> dict[str, Any]:
-        draw(read_runs(study)[0], tmp_path)
+        draw_generalization(read_runs(study)[0], tmp_path)
         return {line.get_label(): line for line in figures[-1].axes[0].get_lines()}
 
     return drawn

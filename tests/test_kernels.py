@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from made_up_runs import series
 from transnet import TransNet
 from transnet.errors import ModelError
 from transnet.invariance import LayerScore, Measure, layer_invariance, random_kernel_score, summarise_layers
 from transnet.report.kernels import (
-    Comparison,
+    KernelComparison,
     MeasuredKernels,
     RunKernels,
-    draw,
+    draw_kernels,
     last_layer_table,
     layers_table,
     one_seed,
@@ -23,20 +22,19 @@ from transnet.report.kernels import (
     score_run,
     steps_table,
 )
-from transnet.study.results import FinishedRun
 
 LAYER = LayerScore(0.5, 0.1, 4, 0.6)
 
 
-def comparison(runs: dict[str, RunKernels], measure: Measure = "l2") -> Comparison:
-    return Comparison("r0,r1", measure, runs)
+def comparison(runs: dict[str, RunKernels], measure: Measure = "l2") -> KernelComparison:
+    return KernelComparison("r0,r1", measure, runs)
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that are drawn, instead of files."""
     drawn: list[Any] = []
-    monkeypatch.setattr("transnet.report.kernels.save_figure", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr("transnet.report.plot_style.save_figure", lambda figure, path: drawn.append(figure) or path)
     return drawn
 
 
@@ -60,7 +58,7 @@ def test_a_network_without_spatial_kernels_is_refused() -> None:
 
 
 def test_the_last_layers_kernels_are_drawn_as_shares_up_to_100(tmp_path: Path, figures: list[Any]) -> None:
-    draw(
+    draw_kernels(
         comparison({
             "baseline": RunKernels("r0", {"a": LAYER}, (0.4, 0.1, 0.2, 0.3)),
             "T2": RunKernels("r0,r1", {"a": LAYER}, (0.1,)),
@@ -70,7 +68,7 @@ def test_the_last_layers_kernels_are_drawn_as_shares_up_to_100(tmp_path: Path, f
     base, t2 = figures[1].axes[0].get_lines()
     assert list(zip(*base.get_data(), strict=True)) == [(0.1, 0), (0.1, 25), (0.2, 50), (0.3, 75), (0.4, 100)]
     assert list(t2.get_ydata()) == [0, 100]
-    assert base.get_marker() != t2.get_marker()  # so that they can be told apart in grey
+    assert base.get_marker() != t2.get_marker()  # so that they can be distinguished in grey
 
 
 def test_a_users_names_are_drawn_as_they_are(tmp_path: Path) -> None:
@@ -78,7 +76,7 @@ def test_a_users_names_are_drawn_as_they_are(tmp_path: Path) -> None:
         "_small": RunKernels("r0", {"a": LAYER, "b": LAYER}, (0.1, 0.2)),
         "p$1^$": RunKernels("r0", {"a": LAYER, "between": LAYER, "b": LAYER}, (0.1, 0.3)),
     }
-    for path in draw(comparison(runs), tmp_path):
+    for path in draw_kernels(comparison(runs), tmp_path):
         assert path.suffix == ".svg"
         assert "_small (r0)" in path.read_text()
         assert "p$1^$ (r0)" in path.read_text()
@@ -89,7 +87,7 @@ def test_bars_are_cut_at_the_measures_bounds(
     tmp_path: Path, figures: list[Any], measure: Measure, ends: tuple[float, float]
 ) -> None:
     layers = {"a": LayerScore(0.6, 1.0, 4, 0.6), "b": LayerScore(0.5, None, 1, 1)}
-    draw(comparison({"x": RunKernels("r0", layers, (0.5,))}, measure), tmp_path)
+    draw_kernels(comparison({"x": RunKernels("r0", layers, (0.5,))}, measure), tmp_path)
     (bars,) = figures[0].axes[0].collections
     assert [tuple(segment[:, 1]) for segment in bars.get_segments()] == [pytest.approx(ends), (0.5, 0.5)]
 
@@ -111,14 +109,14 @@ def test_the_printed_table_has_every_runs_layers(capsys: pytest.CaptureFixture[s
         assert rows == ["a", "between", "b"]
 
 
-def measured(values: dict[str, list[float]]) -> list[tuple[FinishedRun, MeasuredKernels]]:
+def measured(values: dict[str, list[float]]) -> dict[str, dict[int, MeasuredKernels]]:
     """Runs with a last layer of the given IS; the layer before it has an IS of 0.5 in the baseline, else of 0.6."""
-    found = []
-    for run in series({kind: [80.0] * len(given) for kind, given in values.items()}).all_runs:
-        value = values[run.kind][run.seed]
-        layers = {"a": LayerScore(0.5 if run.kind == "base" else 0.6, 0.1, 2, 0.7), "b": LayerScore(value, 0.1, 2, 0.7)}
-        scores = {"l2": value, "relative": 2 * value, "cosine": 1 - value, "pearson": 1 - value}
-        found.append((run, MeasuredKernels("r0", layers, (value,), scores, dict.fromkeys(scores, 0.7))))
+    found: dict[str, dict[int, MeasuredKernels]] = {kind: {} for kind in values}
+    for kind, given in values.items():
+        for seed, value in enumerate(given):
+            layers = {"a": LayerScore(0.5 if kind == "base" else 0.6, 0.1, 2, 0.7), "b": LayerScore(value, 0.1, 2, 0.7)}
+            scores = {"l2": value, "relative": 2 * value, "cosine": 1 - value, "pearson": 1 - value}
+            found[kind][seed] = MeasuredKernels("r0", layers, (value,), scores, dict.fromkeys(scores, 0.7))
     return found
 
 
@@ -147,7 +145,8 @@ def test_layers_show_how_much_t2_differs() -> None:
 
 def test_the_figures_show_the_seed_with_the_most_models() -> None:
     found = measured({"base": [0.2, 0.3], "t2": [0.4, 0.1], "t3": [0.1, 0.1]})
-    seed, shown = one_seed([pair for pair in found if (pair[0].kind, pair[0].seed) != ("t3", 0)])
+    del found["t3"][0]
+    seed, shown = one_seed(found)
     assert seed == 1
     assert list(shown.runs) == ["baseline", "T2", "T3"]
     assert torch.tensor(shown.runs["baseline"].last).tolist() == pytest.approx([0.3])

@@ -276,6 +276,15 @@ def test_variants_of_any_name_are_reported(small_study: Path, tmp_path: Path) ->
     assert (tmp_path / "tables" / "mine-variants.csv").exists()
 
 
+def test_tables_of_a_series_whose_name_begins_like_anothers_are_kept(small_study: Path, tmp_path: Path) -> None:
+    for name in ("mine", "mine-2"):
+        for kind in ("base", "t2"):
+            run = small_study / "runs" / f"digits-fast-{kind}-s0"
+            shutil.copytree(run, tmp_path / "runs" / f"{name}-x{kind}-s0")
+    write_report(tmp_path)
+    assert {path.name for path in tmp_path.glob("tables/*.csv")} >= {"mine-variants.csv", "mine-2-variants.csv"}
+
+
 def test_a_table_that_is_no_longer_made_is_deleted(small_study: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(small_study, tmp_path / "copy")
     for run in copy.glob("runs/*-a*-s*"):

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transnet.report.plot_style import inline, label, make_logarithmic, new_figure
+from transnet.report.plot_style import escape, inline, make_logarithmic, new_figure
 
 FIGURES = ("ensembles", "generalization", "invariance_layers", "invariance_last_layer")
 
@@ -46,5 +46,5 @@ def test_a_logarithmic_scale_has_three_ticks(low: float, high: float) -> None:
 
 
 def test_a_users_names_are_drawn_as_they_are() -> None:
-    assert label("d_\udcff") == "d_?"  # a folder's name that is not UTF-8
-    assert label("a$b") == r"a\$b"
+    assert escape("d_\udcff") == "d_?"  # a folder's name that is not UTF-8
+    assert escape("a$b") == r"a\$b"

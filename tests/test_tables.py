@@ -11,10 +11,10 @@ from scipy import stats
 
 from made_up_runs import CLEAR, series
 from transnet.report.paper import DATA, published
-from transnet.report.table_format import Table, number, verdict
+from transnet.report.table_format import Table, verdict
 from transnet.report.tables import accuracy_tables, differences_table, paper_table, rows_of, summary_table
 from transnet.study.file import Comparison
-from transnet.study.statistics import difference
+from transnet.study.statistics import as_text, difference, mean_and_error
 
 
 def table(values: dict[str, list[float]], key: str = "pruned", *, data: str = "cifar100", flip: bool = True) -> Table:
@@ -30,8 +30,7 @@ def texts(found: Table | None) -> dict[str, list[str]]:
 
 def test_rows_have_mean_error_and_cost() -> None:
     baseline, pt2, _, longer = rows_of(series(CLEAR), "pruned")
-    assert pt2.mean == pytest.approx(79.2)
-    assert pt2.error == pytest.approx(0.2 / math.sqrt(3))
+    assert mean_and_error(pt2.accuracies) == pytest.approx((79.2, 0.2 / math.sqrt(3)))
     assert [row.train_passes for row in (baseline, pt2, longer)] == [1000, 2000, 2000]
     assert [row.predict_passes for row in (baseline, pt2, longer)] == [2, 2, 2]
     assert [row.parameters for row in (baseline, pt2, longer)] == [1000, 1000, 1000]
@@ -139,14 +138,14 @@ def test_people_read_a_minus_sign_and_programs_a_hyphen() -> None:
     [(-0.004, "+.2f", "+0.00"), (-0.0, ".1f", "0.0"), (-0.04, ".1f", "0.0"), (-0.006, "+.2f", "−0.01")],
 )
 def test_numbers_that_round_to_zero_have_no_minus(value: float, form: str, text: str) -> None:
-    assert number(value, form) == text
+    assert as_text(value, form) == text
 
 
 def test_the_image_alone_has_its_own_table() -> None:
     rows = {row.name: row for row in rows_of(series(CLEAR), "unmirrored")}
     assert list(rows) == ["baseline", "PT2", "PT3", "T2", "T3", "baseline, 2× epochs"]
     assert [row.predict_passes for row in rows.values()] == [1, 1, 1, 2, 3, 1]
-    assert rows["PT2"].mean == pytest.approx(69.2)
+    assert rows["PT2"].accuracies == pytest.approx((69.0, 69.2, 69.4))
     assert not any("paper" in column for column in table(CLEAR, "unmirrored").columns)
     assert not rows_of(series(CLEAR, data="digits", flip=False), "unmirrored")  # Tables 2 and 3 are that already
 

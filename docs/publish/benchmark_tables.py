@@ -5,7 +5,7 @@ from typing import Any
 
 from source import RESULTS, counted, figure, grid, link, origin, read
 from transnet.report import table_format as cells
-from transnet.study.statistics import difference
+from transnet.study.statistics import as_text, difference
 
 
 def on_devices(name: str) -> list[tuple[dict[str, Any], str]]:
@@ -108,7 +108,7 @@ def speed() -> str:
         rows = [
             (row["model"], row["m"], row["batch"], f"{row['images']:,}", f"{row['seconds_per_epoch']:.3f}",
              f"{row['passes_per_second']:,.0f}", f"{bare:,.0f}" if (bare := row["bare_passes_per_second"]) else "",
-             f"{cells.number(100 * row['overhead'], '.1f')} %" if bare else "")
+             f"{as_text(100 * row['overhead'], '.1f')} %" if bare else "")
             for part in parts
             for row in part
         ]  # fmt: skip

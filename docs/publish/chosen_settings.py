@@ -4,9 +4,10 @@ import statistics
 from typing import Any
 
 from source import RESULTS, counted, figure, grid, link, made_with, origin, read, remark
-from transnet.report.table_format import number, seeds
+from transnet.report.table_format import seeds
 from transnet.runs.folder import Run
 from transnet.runs.records import Result
+from transnet.study.statistics import as_text
 
 
 def percent(accuracy: float) -> str:
@@ -40,7 +41,7 @@ def self_distillation() -> str:
     rows = [(option(name), seeds(len(of)), *(percent(mean(name, *column)) for column in columns))
             for name, of in runs.items()]  # fmt: skip
     pairs = [(name, f"{name} taught 1") for name in runs if f"{name} taught 1" in runs]
-    changes = [(option(plain), *(number(100 * (mean(distilled, *column) - mean(plain, *column)), "+.2f")
+    changes = [(option(plain), *(as_text(100 * (mean(distilled, *column) - mean(plain, *column)), "+.2f")
                                  for column in columns)) for plain, distilled in pairs]  # fmt: skip
     base, other = runs["base-long"][0], runs["r0,r1"][0]
     names = ("one head %", "all heads %", "one head, flip TTA %", "all heads, flip TTA %")
@@ -87,7 +88,7 @@ def pretrained() -> str:
     gains = [
         [100 * (run.test.full.accuracy - run.test.heads[0].accuracy) for run in group] for group in groups.values()
     ]
-    rows.append(("all heads − identity head, points", *(number(statistics.fmean(gain), "+.2f") for gain in gains), ""))
+    rows.append(("all heads − identity head, points", *(as_text(statistics.fmean(gain), "+.2f") for gain in gains), ""))
     commits = ", ".join(dict.fromkeys(run.commit for run in results if run.commit))
     tried = read("tune_finetuning.json")
     candidates = [

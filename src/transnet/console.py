@@ -1,7 +1,7 @@
 """What the package prints: messages on standard error, and one kind of progress bar."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +46,20 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minute:02d} min"
     return f"{minute} min {second:02d} s" if minute else f"{second} s"
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """Print a table whose first column is text; the others are aligned on the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(Text(column), justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
 
 
 def progress_bar(*more: "ProgressColumn", shown: bool = True) -> "Progress":

@@ -124,7 +124,7 @@ def _class(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _draw(results: "Mapping[str, Evaluation]", runs: Sequence[str], out: Path) -> list[Path]:
-    from transnet.report.early_exit import draw
+    from transnet.report.curves import draw_early_exit
 
     files = []
     names = [Path(path).resolve().name for path in runs]
@@ -133,5 +133,5 @@ def _draw(results: "Mapping[str, Evaluation]", runs: Sequence[str], out: Path) -
     for path, name in zip(runs, names, strict=True):
         if found := results[path].early_exit:
             title = f"{name}, {'validation' if found.judged_by == 'val' else 'test'} split"
-            files.append(draw(found.curve, out / f"anytime-{name}", title=title))
+            files.append(draw_early_exit(found.curve, out / f"anytime-{name}", title=title))
     return files

@@ -38,21 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     if not options.runs:
         raise ConfigError("no run given; give the folder of a finished run", field="runs")
     out = output_folder(options.out)
-    from transnet import d4
-    from transnet.report.kernels import compare, draw, print_comparison
+    from transnet.report.kernels import compare_kernels, draw_kernels, print_comparison
     from transnet.runs.records import encode
 
-    try:
-        group = d4.generate(options.group)
-    except ValueError as error:
-        raise ConfigError(str(error).partition(": ")[2], field="group") from None
-    if group == ("r0",):
-        raise ConfigError(
-            f"{options.group} is the identity alone, under which every kernel is invariant; add another transform, "
-            "such as r1 for all rotations or m0 for the horizontal flip",
-            field="group",
-        )
-    comparison = compare(options.runs, group=options.group, measure=options.measure)
+    comparison = compare_kernels(options.runs, options.group, options.measure)
     content = json.dumps(encode(comparison), indent=1)
     if out:
         make_folder(out)
@@ -61,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         print_comparison(comparison)
     if out:
-        figures = draw(comparison, out)
+        figures = draw_kernels(comparison, out)
         (out / "invariance.json").write_text(content)
         print("drawn: " + ", ".join(map(str, figures)), file=sys.stderr)
     return 0

@@ -5,39 +5,29 @@ trivial, so it would score zero.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import get_args
 
 from transnet import d4
+from transnet.console import print_table
 from transnet.errors import ConfigError, ModelError
 from transnet.invariance import ROTATIONS, LayerScore, Measure, kernels, layer_invariance, summarise_layers
 from transnet.model import TransNet
+from transnet.report import plot_style
 from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import BY_HEADS, name_of
-from transnet.report.plot_style import COLOURS, MARKERS, Figure, label, new_figure, save_figure
-from transnet.report.table_format import EMPTY, Table
+from transnet.report.plot_style import COLOURS, MARKERS, Figure
+from transnet.report.table_format import EMPTY, TEXTS, Table
 from transnet.runs.folder import load
 from transnet.study.results import FinishedRun, Series
 from transnet.study.statistics import difference
 
-AXES = {
-    "l2": "IS: distance to the nearest invariant kernel",
-    "relative": "distance / norm of the kernel",
-    "cosine": "cosine similarity with the group mean",
-    "pearson": "correlation with the group mean",
-}
-_DISTANCE = "distance of a kernel to the nearest one that {group} leave unchanged"
-MEANING = {
-    "l2": f"{_DISTANCE} (l2): lower is more invariant",
-    "relative": f"{_DISTANCE}, divided by the kernel's norm (relative): lower is more invariant",
-    "cosine": "cosine similarity of a kernel with its mean over {group} (cosine): higher is more invariant",
-    "pearson": "correlation of a kernel with its mean over {group} (pearson): higher is more invariant",
-}
+MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 
 @dataclass(frozen=True)
@@ -50,7 +40,7 @@ class RunKernels:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class KernelComparison:
     """Several runs under one group, by one measure."""
 
     group: str
@@ -60,12 +50,9 @@ class Comparison:
     @property
     def random(self) -> dict[str, float]:
         """Every layer of any run, with the score of random kernels in the first run that has the layer."""
-        deepest = max(self.runs.values(), key=lambda run: len(run.layers)).layers
-        layers = dict.fromkeys([*deepest, *(layer for run in self.runs.values() for layer in run.layers)])
-        return {
-            layer: next(run.layers[layer].random for run in self.runs.values() if layer in run.layers)
-            for layer in layers
-        }
+        found = [run.layers for run in self.runs.values()]
+        names = dict.fromkeys(name for layers in (max(found, key=len), *found) for name in layers)
+        return {name: next(layers[name].random for layers in found if name in layers) for name in names}
 
 
 @dataclass(frozen=True)
@@ -79,22 +66,27 @@ class MeasuredKernels(RunKernels):
     random: dict[str, float] = field(default_factory=dict)
 
 
-def compare(paths: Sequence[str], *, group: str = ROTATIONS, measure: Measure = "l2") -> Comparison:
-    """Score the kernels of finished runs.
+Measured = dict[str, dict[int, MeasuredKernels]]  # by kind of run and seed
 
-    Raises:
-        ConfigError: if a setting is wrong, or a run is given twice.
-        ModelError: if a network has no kernels to score.
-    """
-    if measure not in get_args(Measure):
-        raise ConfigError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
+
+def compare_kernels(paths: Sequence[str], group: str, measure: Measure) -> KernelComparison:
+    """Score the kernels of finished runs under the group that some transforms generate."""
+    try:
+        names = d4.generate(group)
+    except ModelError as error:
+        raise ConfigError(error.message, field="group") from None
+    if names == ("r0",):
+        raise ConfigError(
+            f"{group} is the identity alone, under which every kernel is invariant; add another transform, "
+            "such as r1 for all rotations or m0 for the horizontal flip",
+            field="group",
+        )
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("a run is given twice", field="runs")
-    names = d4.generate(group)
-    return Comparison(",".join(names), measure, {path: score_run(load(path), names, measure) for path in paths})
+    return KernelComparison(",".join(names), measure, {path: score_run(load(path), names, measure) for path in paths})
 
 
-def score_run(net: TransNet, group: Sequence[str], measure: Measure) -> RunKernels:
+def score_run(net: TransNet, group: Iterable[str], measure: Measure) -> RunKernels:
     """Score the kernels of one network."""
     layers = summarise_layers(net.backbone, group, measure)
     if not layers:
@@ -103,33 +95,21 @@ def score_run(net: TransNet, group: Sequence[str], measure: Measure) -> RunKerne
     return RunKernels(",".join(net.transforms), layers, tuple(last.tolist()))
 
 
-def figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
-    """Figs. 5 and 6, if the kernels of several kinds of runs were measured."""
-    measured = measure_series(series, cache)
-    if len({run.kind for run, _ in measured}) < 2:
+def kernel_figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
+    """Figs. 5 and 6, if the kernels of several kinds of runs were measured earlier, or have weights to measure."""
+    measured: Measured = {}
+    for run in (run for kind in BY_HEADS for run in series.of(kind)):
+        found = cache.get(MeasuredKernels, f"kernels: {run.name}", [run], partial(_measure, run))
+        if found and found.layers:
+            measured.setdefault(run.kind, {})[run.seed] = found
+    if len(measured) < 2:
         return []
     seed, comparison = one_seed(measured)
-    layers, last = draw(comparison, folder, prefix=f"{series.name}-")
-    by_layer = (
-        "Distance of each kernel to the nearest one that rotations by 90° leave unchanged: lower is more "
-        "invariant. Mean over a layer's kernels; bars are one standard deviation, cut at 0."
-    )
-    shares = "Share of the kernels with at most that distance: a curve further left has more invariant kernels."
-    tables = (last_layer_table(measured, seed), steps_table(measured))
+    layers, last = draw_kernels(comparison, folder, prefix=f"{series.name}-")
     return [
-        Figure("Fig. 5: kernel invariance by layer", by_layer, layers, (layers_table(comparison, seed),)),
-        Figure("Fig. 6: the last layer's kernels", shares, last, tables),
+        Figure("figure_5", layers, [layers_table(comparison, seed)]),
+        Figure("figure_6", last, [last_layer_table(measured, seed), steps_table(measured)]),
     ]
-
-
-def measure_series(series: Series, cache: MeasurementCache) -> list[tuple[FinishedRun, MeasuredKernels]]:
-    """The kernels of the baseline and of T2 to T4, from earlier measurements and from weights that are there."""
-    found = []
-    for run in (run for kind in BY_HEADS for run in series.of(kind)):
-        measured = cache.get(MeasuredKernels, f"kernels: {run.name}", [run], partial(_measure, run))
-        if measured and measured.layers:
-            found.append((run, measured))
-    return found
 
 
 def _measure(run: FinishedRun) -> MeasuredKernels | None:
@@ -138,119 +118,99 @@ def _measure(run: FinishedRun) -> MeasuredKernels | None:
     net = load(run.path)
     if not kernels(net.backbone):
         return MeasuredKernels()
-    scores = {how: score_run(net, d4.generate(ROTATIONS), how) for how in get_args(Measure)}
+    scores = {how: score_run(net, d4.generate(ROTATIONS), how) for how in MEASURES}
     ends = {how: list(one.layers.values())[-1] for how, one in scores.items()}
-    figure = scores["l2"]
     return MeasuredKernels(
-        figure.transforms, figure.layers, figure.last,
-        {how: end.mean for how, end in ends.items()}, {how: end.random for how, end in ends.items()},
+        **vars(scores["l2"]), last_layer={how: end.mean for how, end in ends.items()},
+        random={how: end.random for how, end in ends.items()},
     )  # fmt: skip
 
 
-def one_seed(found: Sequence[tuple[FinishedRun, MeasuredKernels]]) -> tuple[int, Comparison]:
+def one_seed(found: Measured) -> tuple[int, KernelComparison]:
     """The runs of the seed with the most kinds, for the figures."""
-    seeds = [run.seed for run, _ in found]
+    seeds = [seed for runs in found.values() for seed in runs]
     seed = max(sorted(set(seeds)), key=seeds.count)
-    shown: dict[str, RunKernels] = {name_of(run.kind, "full"): one for run, one in found if run.seed == seed}
-    return seed, Comparison(ROTATIONS, "l2", shown)
+    shown: dict[str, RunKernels] = {name_of(kind, "full"): runs[seed] for kind, runs in found.items() if seed in runs}
+    return seed, KernelComparison(ROTATIONS, "l2", shown)
 
 
-def layers_table(comparison: Comparison, seed: int) -> Table:
+def layers_table(comparison: KernelComparison, seed: int) -> Table:
     """The means behind Fig. 5: every layer, and how much T2 differs from the baseline."""
     runs = comparison.runs
     rows = []
     for layer, random in comparison.random.items():
-        means = [run.layers[layer].mean if layer in run.layers else None for run in runs.values()]
-        base, t2 = (runs[name].layers.get(layer) if name in runs else None for name in ("baseline", "T2"))
-        change = cells.with_error(100 * (t2.mean / base.mean - 1), None, "+.1f") if base and t2 else EMPTY
-        shown = (cells.with_error(mean, None, ".4f") if mean is not None else EMPTY for mean in means)
-        rows.append((cells.text(layer), *shown, cells.with_error(random, None, ".4f"), change))
+        scores = {name: run.layers[layer].mean for name, run in runs.items() if layer in run.layers}
+        change = EMPTY
+        if scores.keys() >= {"baseline", "T2"}:
+            change = cells.with_error(100 * (scores["T2"] / scores["baseline"] - 1), form="+.1f")
+        shown = [cells.with_error(scores[name], form=".4f") if name in scores else EMPTY for name in runs]
+        rows.append([cells.text(layer), *shown, cells.with_error(random, form=".4f"), change])
     columns = ("layer", *runs, "random kernels", "T2 to baseline, %")
-    note = f"Mean IS of a layer's kernels, seed {seed}. Lower is more invariant. The paper finds T2 close to the "
-    note += "baseline in all layers but the last."
-    table = Table("invariance_layers", "The layers of Fig. 5", columns, tuple(rows), (note,))
-    return table.without_empty_columns()
+    return Table("invariance_layers", columns, rows, {"seed": seed}).without_empty_columns()
 
 
-def last_layer_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]], seed: int) -> Table:
+def last_layer_table(found: Measured, seed: int) -> Table:
     """The last layer by all four measures, over the seeds."""
-    kinds = {run.kind: [one for other, one in found if other.kind == run.kind] for run, _ in found}
-    measures: tuple[Measure, ...] = get_args(Measure)
+    shown = [(name_of(kind, "full"), [one.last_layer for one in runs.values()]) for kind, runs in found.items()]
+    shown.append(("random kernels", [one.random for one in next(iter(found.values())).values()]))
     rows = [
-        (
-            cells.text(name_of(kind, "full")),
-            *(cells.mean_of([one.last_layer[how] for one in of_kind], ".4f") for how in measures),
-            cells.seeds(len(of_kind)),
-        )
-        for kind, of_kind in kinds.items()
-    ]
-    first = next(iter(kinds.values()))
-    random = (cells.mean_of([one.random[how] for one in first], ".4f") for how in measures)
-    rows.append((cells.text("random kernels"), *random, cells.seeds(len(first))))
+        [cells.text(name), *(cells.mean_of([run[how] for run in runs], ".4f") for how in MEASURES),
+         cells.seeds(len(runs))]
+        for name, runs in shown
+    ]  # fmt: skip
     columns = ("model", "IS", "IS / norm", "cosine", "pearson", "n")
-    notes = (
-        f"Mean of the last layer's kernels under {ROTATIONS.replace(',', ' ')}, mean ± standard error over seeds. IS "
-        "and IS / norm: higher is less invariant. Cosine and Pearson, with the group mean: higher is more invariant.",
-        "Random kernels have independent normal entries, the same shape and, for IS, the mean norm of the first "
-        f"model's kernels. The figures show seed {seed}.",
-    )
-    return Table("invariance", "The last layer of Figs. 5 and 6", columns, tuple(rows), notes)
+    return Table("invariance", columns, rows, {"seed": seed, "group": ROTATIONS.replace(",", " ")})
 
 
-def steps_table(found: Sequence[tuple[FinishedRun, MeasuredKernels]]) -> Table:
+def steps_table(found: Measured) -> Table:
     """What each further head changes in the last layer."""
-    kinds = {kind: [one for run, one in found if run.kind == kind] for kind in BY_HEADS}
     rows = []
-    for (before, less), (after, more) in pairwise((kind, runs) for kind, runs in kinds.items() if runs):
-        gaps = [
-            difference([one.last_layer[how] for one in more], [one.last_layer[how] for one in less])
-            for how in ("l2", "relative")
-        ]
-        names = cells.text(name_of(after, "full")), cells.text(name_of(before, "full"))
-        counts = cells.count(len(more)), cells.count(len(less))
-        rows.append((*names, *(cells.gap(one, "+.4f") for one in gaps), *counts))
+    for (before, less), (after, more) in pairwise(found.items()):
+        sides = [[one.last_layer for one in runs.values()] for runs in (more, less)]
+        gaps = [difference(*([one[how] for one in side] for side in sides)) for how in ("l2", "relative")]
+        names = [cells.text(name_of(kind, "full")) for kind in (after, before)]
+        counts = [cells.integer(len(runs)) for runs in (more, less)]
+        rows.append([*names, *(cells.gap(one, "+.4f") for one in gaps), *counts])
     columns = ("model", "compared with", "difference of IS", "difference of IS / norm", "n", "n of the other")
-    note = (
-        "Differences of the last layer's mean scores with Welch's 95 % interval; below zero is more invariant. IS also "
-        "falls if kernels only become smaller, so both must fall. The paper finds more invariance with every head."
-    )
-    title = "Each further head, in the last layer"
-    return Table("invariance_steps", title, columns, tuple(rows), (note, cells.NO_SPREAD))
+    return Table("invariance_steps", columns, rows)
 
 
-def draw(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, Path]:
+def draw_kernels(comparison: KernelComparison, folder: Path, prefix: str = "") -> tuple[Path, Path]:
     """Draw Fig. 5 (mean and spread per layer) and Fig. 6 (last layer, cumulative distribution)."""
-    runs, axis = comparison.runs, AXES[comparison.measure]
+    runs, axis = comparison.runs, TEXTS["measures"][comparison.measure]["axis"]
     group = comparison.group.replace(",", " ")
-    names = [label(f"{Path(name).name} ({run.transforms})") for name, run in runs.items()]
+    styles = [
+        {"color": colour, "marker": marker, "label": plot_style.escape(f"{Path(name).name} ({run.transforms})")}
+        for (name, run), colour, marker in zip(runs.items(), cycle(COLOURS), cycle(MARKERS))
+    ]
 
-    figure, axes = new_figure()
+    figure, axes = plot_style.new_figure()
     places = {name: k for k, name in enumerate(comparison.random, 1)}
     for i, run in enumerate(runs.values()):
         layers = list(run.layers.values())
         axes.errorbar(
             [places[layer] + 0.08 * (i - (len(runs) - 1) / 2) for layer in run.layers],
-            [layer.mean for layer in layers], _bars(layers, comparison.measure), fmt=MARKERS[i % 7],
-            color=COLOURS[i % 7], markersize=4, capsize=2, linewidth=1, label=names[i],
+            [layer.mean for layer in layers], _bars(layers, comparison.measure), linestyle="", markersize=4, capsize=2,
+            linewidth=1, **styles[i],
         )  # fmt: skip
     axes.plot(places.values(), comparison.random.values(), "k:", linewidth=1, label="random kernels")
     axes.set(xlabel="layer", ylabel=axis, title=f"Kernels under {group}, mean and standard deviation")
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)  # inside, it would hide bars
     figure.set_figheight(figure.get_figheight() + 0.2 * (len(runs) // 2 + 1))
-    layers_file = save_figure(figure, folder / f"{prefix}invariance_layers")
+    layers_file = plot_style.save_figure(figure, folder / f"{prefix}invariance_layers")
 
-    figure, axes = new_figure()
+    figure, axes = plot_style.new_figure()
     for i, run in enumerate(runs.values()):
         values = sorted(run.last)
         shares = [100 * k / len(values) for k in range(len(values) + 1)]
-        # Each curve has its markers at other places, so that curves can be told apart in grey print.
+        # The markers of each curve are at other places, so that curves can be distinguished in grey print.
         axes.plot(
-            [values[0], *values], shares, drawstyle="steps-post", linewidth=1.5, color=COLOURS[i % 7],
-            marker=MARKERS[i % 7], markersize=5, markevery=(0.02 * (i % 6), 0.12), label=names[i],
+            [values[0], *values], shares, drawstyle="steps-post", linewidth=1.5, markersize=5,
+            markevery=(0.02 * (i % 6), 0.12), **styles[i],
         )  # fmt: skip
     axes.set(xlabel=axis, ylabel="kernels at or below it, %", title=f"The last layer's kernels under {group}")
     axes.legend(frameon=False, fontsize=8)
-    return layers_file, save_figure(figure, folder / f"{prefix}invariance_last_layer")
+    return layers_file, plot_style.save_figure(figure, folder / f"{prefix}invariance_last_layer")
 
 
 def _bars(layers: Sequence[LayerScore], measure: Measure) -> tuple[list[float], list[float]]:
@@ -261,22 +221,14 @@ def _bars(layers: Sequence[LayerScore], measure: Measure) -> tuple[list[float], 
     return down, up
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: KernelComparison) -> None:
     """Print a table of every layer of every run."""
-    from rich.console import Console
-    from rich.table import Table as Grid
-
-    console = Console()
-    meaning = MEANING[comparison.measure].format(group=comparison.group)
-    # This is not the table's title, which would be as narrow as the table of a single run.
-    console.print(f"{meaning}; mean ± standard deviation over a layer's kernels", highlight=False)
-    grid = Grid()
-    grid.add_column("layer")
-    for name, run in comparison.runs.items():
-        grid.add_column(f"{Path(name).name}\n{run.transforms}", justify="right")
-    grid.add_column("random\nkernels", justify="right")
+    meaning = TEXTS["measures"][comparison.measure]["meaning"].format(group=comparison.group)
+    print(f"{meaning}; mean ± standard deviation over a layer's kernels")  # the title of a narrow table would wrap
+    names = (f"{Path(name).name}\n{run.transforms}" for name, run in comparison.runs.items())
+    rows = []
     for layer, random in comparison.random.items():
         found = [run.layers.get(layer) for run in comparison.runs.values()]
         shown = [f"{one.mean:.4f}" + (f" ± {one.std:.4f}" if one.std else "") if one else "" for one in found]
-        grid.add_row(layer, *shown, f"{random:.4f}")
-    console.print(grid)
+        rows.append([layer, *shown, f"{random:.4f}"])
+    print_table(["layer", *names, "random\nkernels"], rows)

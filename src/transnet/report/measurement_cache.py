@@ -1,8 +1,4 @@
-"""What a report measured on networks, kept as JSON, so that weights and predictions can be deleted afterwards.
-
-OUT/measured/SERIES.json has one entry per ensemble and per run's kernels. An entry is valid as long as its runs have
-the same ``model_sha256``.
-"""
+"""What a report measured on networks, kept as JSON, so that weights and predictions can be deleted afterwards."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,7 +14,10 @@ SCHEMA = 3
 
 
 class MeasurementCache:
-    """The measurements of one series."""
+    """The measurements of one series in OUT/measured/SERIES.json, one entry per ensemble and per run's kernels.
+
+    An entry is valid as long as its runs have the same ``model_sha256``.
+    """
 
     def __init__(self, out: Path, series: str) -> None:
         self.path = out / "measured" / f"{series}.json"
@@ -27,14 +26,7 @@ class MeasurementCache:
         self.parts: dict[str, object] = parts if isinstance(parts, dict) else {}
 
     def get(self, kind: type[T], name: str, runs: Sequence[FinishedRun], measure: Callable[[], T | None]) -> T | None:
-        """Return the entry of that name, or measure and keep it.
-
-        Args:
-            kind: the entry's record.
-            name: of the entry.
-            runs: the networks that it was measured on.
-            measure: called without a valid entry; returns None if there is nothing to measure with.
-        """
+        """Return the entry, a record of ``kind``, or measure and keep it. None: there is nothing to measure with."""
         weights = {run.name: run.result.model_sha256 for run in runs}
         part = self.parts.get(name)
         if isinstance(part, dict) and part.get("runs") == weights:

@@ -1,6 +1,6 @@
 """The page of a study: one HTML file with its tables, figures and runs, which opens without a network.
 
-The sentences are in ``page/report.html``; this module fills in the numbers.
+The sentences are in ``page/report.html`` and ``page/texts.toml``; this module fills in the numbers.
 """
 
 import urllib.parse
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transnet.errors import FileError
-from transnet.report import ensembles, generalization, kernels
 from transnet.report import table_format as cells
-from transnet.report.curves import curves_of
+from transnet.report.curves import charts_of
+from transnet.report.ensembles import ensemble_figures
+from transnet.report.generalization import generalization_figures
+from transnet.report.kernels import kernel_figures
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.paper import title_of
 from transnet.report.plot_style import Figure
 from transnet.report.table_format import EMPTY, Cell, Table
-from transnet.report.tables import accuracy_tables, differences_table, summary_table
+from transnet.report.tables import accuracy_tables, summary_table
 from transnet.runs.files import write_atomically
 from transnet.runs.provenance import command_elsewhere
 from transnet.runs.records import encode
 from transnet.study.results import FinishedRun, Series, read_runs
-
-FIGURES = (ensembles, generalization, kernels)
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,6 @@ class Section:
     summary: Table | None
     tables: list[Table]
     figures: list[Figure]
-    run_table: Table
-    facts: dict[str, str]
 
 
 def facts(series: Series) -> dict[str, str]:
@@ -70,16 +68,15 @@ def write_report(out: str | Path) -> Path:
     if (folder / "config.json").exists():
         raise FileError(f"{folder} is a single run; give the folder of a study, or see `transnet evaluate {folder}`")
     sections = [_section(series, folder) for series in read_runs(folder)]
-    tables = folder / "tables"
-    tables.mkdir(exist_ok=True)
+    (folder / "tables").mkdir(exist_ok=True)
+    for old in {file for section in sections for file in folder.glob(f"tables/{section.series.name}-*.*")}:
+        old.unlink()
     for section in sections:
         name = section.series.name
-        for old in (*tables.glob(f"{name}-*.md"), *tables.glob(f"{name}-*.csv")):
-            old.unlink()
         summary = [section.summary] if section.summary else []
         for table in (*summary, *section.tables, *(table for figure in section.figures for table in figure.tables)):
-            (tables / f"{name}-{table.key}.md").write_text(table.markdown())
-            (tables / f"{name}-{table.key}.csv").write_text(table.csv())
+            (folder / "tables" / f"{name}-{table.key}.md").write_text(table.markdown())
+            (folder / "tables" / f"{name}-{table.key}.csv").write_text(table.csv())
     page = folder / "report.html"
     write_atomically(page, _render(sections).encode())
     return page
@@ -87,28 +84,25 @@ def write_report(out: str | Path) -> Path:
 
 def _section(series: Series, folder: Path) -> Section:
     cache = MeasurementCache(folder, series.name)
-    differences = differences_table(series)
-    tables = accuracy_tables(series) + ([differences] if differences else [])
-    figures = [one for module in FIGURES for one in module.figures(series, folder / "figures", cache)]
-    return Section(series, summary_table(series), tables, figures, _run_table(series), facts(series))
+    kinds = (ensemble_figures, generalization_figures, kernel_figures)
+    figures = [figure for figures_of in kinds for figure in figures_of(series, folder / "figures", cache)]
+    return Section(series, summary_table(series), accuracy_tables(series), figures)
 
 
 def _run_table(series: Series) -> Table:
     rows = []
     for run in series.all_runs:
         result = run.result
-        pruned, full = (run.result.test_flip or result.test).pruned, run.score("full")
+        pruned, full = (run.result.test_flip or run.result.test).pruned, run.score("full")
         shared = f" ({result.at_once} at once)" if result.at_once > 1 else ""
-        rows.append(
-            (
-                cells.text(run.name), Cell(title_of(run.kind), run.kind), Cell(str(run.seed), run.seed),
-                *(cells.with_error(100 * score.accuracy, None) if score else EMPTY for score in (pruned, full)),
-                cells.with_error(result.generalization, None, ".3f") if result.generalization else EMPTY,
-                cells.count(run.settings.epochs), Cell(f"{result.train_seconds:,.0f}{shared}", result.train_seconds),
-            )
-        )  # fmt: skip
+        rows.append([
+            cells.text(run.name), Cell(title_of(run.kind), run.kind), Cell(str(run.seed), run.seed),
+            *(cells.with_error(100 * score.accuracy) if score else EMPTY for score in (pruned, full)),
+            cells.with_error(result.generalization, form=".3f") if result.generalization else EMPTY,
+            cells.integer(run.settings.epochs), Cell(f"{result.train_seconds:,.0f}{shared}", result.train_seconds),
+        ])  # fmt: skip
     columns = ("run", "kind", "seed", "pruned %", "all heads %", "test / train loss", "epochs", "seconds")
-    return Table("runs", "Every run", columns, tuple(rows))
+    return Table("runs", columns, rows)
 
 
 def _render(sections: list[Section]) -> str:
@@ -121,7 +115,8 @@ def _render(sections: list[Section]) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     pages.globals |= {
-        "title_of": title_of, "curves_of": curves_of, "settings_of": lambda run: encode(run.settings),
+        "title_of": title_of, "charts_of": charts_of, "facts": facts, "run_table": _run_table,
+        "settings_of": lambda run: encode(run.settings),
         "command_of": lambda run: command_elsewhere(run.settings, run.name),
     }  # fmt: skip
     pages.filters["download"] = lambda text, kind: f"data:text/{kind};charset=utf-8,{urllib.parse.quote(text)}"

@@ -14,15 +14,6 @@ NAMES = {
     **{f"base-x{m}": (f"baseline, {m}× epochs",) * 2 for m in (2, 3, 4)},
     "t2-taught": ("PT2 self-distilled", "T2 self-distilled"),
 }
-
-
-class Published(NamedTuple):
-    """One cell of the paper's tables: accuracy in percent, and its standard error over three repetitions."""
-
-    accuracy: float
-    error: float
-
-
 DATA = ("cifar10", "cifar100", "imagenette", "imagewoof", "imagenet200")
 
 _ROWS: dict[str, tuple[tuple[float, float], ...]] = {
@@ -41,11 +32,16 @@ _ROWS: dict[str, tuple[tuple[float, float], ...]] = {
 }
 
 
+class Published(NamedTuple):
+    """One cell of the paper's tables: accuracy in percent, and its standard error over three repetitions."""
+
+    accuracy: float
+    error: float
+
+
 def published(row: str, data: str) -> Published | None:
     """What the paper reports for a row of its tables on a data set, if it does."""
-    if row not in _ROWS or data not in DATA:
-        return None
-    return Published(*_ROWS[row][DATA.index(data)])
+    return Published(*_ROWS[row][DATA.index(data)]) if row in _ROWS and data in DATA else None
 
 
 def name_of(kind: str, part: str, heads: int = 1) -> str:

@@ -2,26 +2,31 @@
 
 import re
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transnet.report.table_format import Table
+from transnet.report.table_format import TEXTS, Table
+from transnet.study.statistics import mean_and_error
 
 # Okabe and Ito's palette: distinct for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vP*"
-FORMATS = (".svg", ".pdf", ".png")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the report: how to read it, its SVG file, and the tables of its numbers."""
+    """A figure of the report, its SVG file, and the tables of its numbers. ``TEXTS`` has its title and caption."""
 
-    title: str
-    caption: str
+    key: str
     file: Path
-    tables: tuple[Table, ...]
+    tables: Sequence[Table]
+
+    @property
+    def text(self) -> dict[str, str]:
+        """Its title and caption."""
+        return TEXTS[self.key]
 
     @property
     def svg(self) -> str:
@@ -46,8 +51,20 @@ def new_figure(panels: int = 1) -> tuple[Any, Any]:
     return figure, axes
 
 
-def label(text: str) -> str:
-    """A user's own name, to be drawn as it is: matplotlib reads $ as mathematics and hides names that begin with _."""
+def plot_means(
+    axes: Any, values: Mapping[int, Sequence[float]], style: int, *, shift: float, label: str, line: str = "-"
+) -> None:
+    """Plot the mean and standard error of repeated values at each x, in the colour and marker number ``style``."""
+    summary = [mean_and_error(repeated) for repeated in values.values()]
+    axes.errorbar(
+        [x + shift for x in values], [mean for mean, _ in summary], [error or 0 for _, error in summary],
+        color=COLOURS[style], marker=MARKERS[style], markersize=5, capsize=3, linewidth=1.5, linestyle=line,
+        label=label,
+    )  # fmt: skip
+
+
+def escape(text: str) -> str:
+    """A user's own name, escaped: matplotlib reads $ as mathematics and hides labels that begin with _."""
     text = text.encode(errors="replace").decode()  # a folder's name need not be UTF-8
     return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
 
@@ -67,25 +84,21 @@ def make_logarithmic(axes: Any) -> None:
 
 
 def save_figure(figure: Any, path: Path) -> Path:
-    """Write the figure as SVG, PDF and PNG, and return the SVG. Equal figures give equal bytes in SVG and PDF.
+    """Write the figure as SVG, PDF and PNG to ``path`` plus ending, close it, and return the SVG.
 
-    Args:
-        figure: is closed.
-        path: of the files without their ending.
+    Equal figures give equal bytes in SVG and PDF.
     """
     import matplotlib.pyplot as plt
 
     path.parent.mkdir(parents=True, exist_ok=True)
     # Text stays text in the SVG. The salt keeps the ids of several figures on one page apart.
-    with (
-        plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name, "pdf.fonttype": 42}),
-        warnings.catch_warnings(),
-    ):
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": None}
+    style = plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name, "pdf.fonttype": 42})
+    with style, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font does not have
-        for ending in FORMATS:
-            undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
+        for ending, metadata in undated.items():
             file = path.with_name(path.name + ending)
-            figure.savefig(file, dpi=160, metadata=undated, transparent=ending == ".svg")
+            figure.savefig(file, dpi=160, metadata=metadata, transparent=ending == ".svg")
     plt.close(figure)
     return path.with_name(path.name + ".svg")
 

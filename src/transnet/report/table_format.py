@@ -2,12 +2,15 @@
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from itertools import chain
 
-from transnet.study.statistics import Difference, mean_and_error
+from transnet.study.statistics import Difference, as_text, mean_and_error
 
-NO_SPREAD = "One seed has no error. With n = 2 the spread is hardly known, so intervals may be far off."
+TEXTS = tomllib.loads(files("transnet.report").joinpath("page/texts.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -23,33 +26,37 @@ class Cell:
 
     text: str
     value: float | int | str | None = None
-    more: tuple[tuple[str, float | None], ...] = ()
+    more: Mapping[str, float | None] = field(default_factory=dict)
     bold: bool = False
+
+
+EMPTY = Cell("–")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table.
-
-    Attributes:
-        key: name of its files.
-        title: heading.
-        columns: names of the columns; the first column names the rows.
-        rows: as many cells each as there are columns.
-        notes: fixed sentences below the table.
-    """
+    """A table whose first column names the rows. ``TEXTS`` has its title and notes, which show ``values``."""
 
     key: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    notes: tuple[str, ...] = ()
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+        return str(TEXTS[self.key]["title"])
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences below the table."""
+        return [note.format(**TEXTS["shared"], **self.values) for note in TEXTS[self.key]["notes"]]
 
     def grid(self) -> str:
         """The table in Markdown, without title and notes."""
-        lines = [_line(self.columns), "|---|" + "---:|" * (len(self.columns) - 1)]
-        lines += [_line([f"**{cell.text}**" if cell.bold else cell.text for cell in row]) for row in self.rows]
-        return "\n".join(lines)
+        texts = [[f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in self.rows]
+        head, *lines = [f"| {' | '.join(line)} |" for line in (self.columns, *texts)]
+        return "\n".join([head, "|---|" + "---:|" * (len(self.columns) - 1), *lines])
 
     def markdown(self) -> str:
         """The table in Markdown, with title and notes."""
@@ -57,33 +64,20 @@ class Table:
 
     def csv(self) -> str:
         """The table as CSV: unrounded numbers, with errors and intervals in columns of their own."""
-        ends = [tuple(dict.fromkeys(end for cell in column for end, _ in cell.more)) for column in zip(*self.rows)]
+        ends = [list(dict.fromkeys(end for cell in column for end in cell.more)) for column in zip(*self.rows)]
+        names = [[column, *(f"{column}: {end}" for end in more)] for column, more in zip(self.columns, ends)]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            name for column, more in zip(self.columns, ends) for name in (column, *(f"{column}: {end}" for end in more))
-        )
+        writer.writerow(chain.from_iterable(names))
         for row in self.rows:
-            writer.writerow(
-                value
-                for cell, more in zip(row, ends)
-                for value in (cell.value, *(dict(cell.more).get(end) for end in more))
-            )
+            writer.writerow(value for cell, more in zip(row, ends) for value in (cell.value, *map(cell.more.get, more)))
         return out.getvalue()
 
     def without_empty_columns(self) -> "Table":
         """The same table without columns in which every cell is empty."""
         kept = [i for i in range(len(self.columns)) if any(row[i] != EMPTY for row in self.rows)]
-        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
-        return Table(self.key, self.title, tuple(self.columns[i] for i in kept), rows, self.notes)
-
-
-EMPTY = Cell("–")
-
-
-def number(value: float, form: str = ".2f") -> str:
-    """A number for people: a true minus sign, and none if it rounds to zero."""
-    return f"{value:{form.replace('.', 'z.', 1)}}".replace("-", "−")
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[i] for i in kept], rows=rows)
 
 
 def text(value: str) -> Cell:
@@ -91,7 +85,7 @@ def text(value: str) -> Cell:
     return Cell(value, value)
 
 
-def count(value: int) -> Cell:
+def integer(value: int) -> Cell:
     """A whole number with thousands separators."""
     return Cell(f"{value:,}", value)
 
@@ -101,15 +95,15 @@ def seeds(n: int) -> Cell:
     return Cell(str(n) if n > 1 else "1 (one seed)", n)
 
 
-def with_error(mean: float, error: float | None, form: str = ".2f", *, bold: bool = False) -> Cell:
+def with_error(mean: float, error: float | None = None, form: str = ".2f") -> Cell:
     """``79.33 ± 0.15``, or the mean alone without an error."""
-    shown = number(mean, form) + (f" ± {error:{form.lstrip('+')}}" if error is not None else "")
-    return Cell(shown, mean, (("standard error", error),), bold)
+    shown = as_text(mean, form) + (f" ± {error:{form.lstrip('+')}}" if error is not None else "")
+    return Cell(shown, mean, {"standard error": error})
 
 
-def mean_of(values: Sequence[float], form: str = ".2f", *, bold: bool = False) -> Cell:
+def mean_of(values: Sequence[float], form: str = ".2f") -> Cell:
     """Mean ± standard error of repeated runs."""
-    return with_error(*mean_and_error(values), form, bold=bold) if values else EMPTY
+    return with_error(*mean_and_error(values), form) if values else EMPTY
 
 
 def gap(value: Difference | None, form: str = "+.2f") -> Cell:
@@ -118,23 +112,14 @@ def gap(value: Difference | None, form: str = "+.2f") -> Cell:
         return EMPTY
     interval = ""
     if value.low is not None and value.high is not None:
-        interval = f" [{number(value.low, form)}, {number(value.high, form)}]"
-    return Cell(number(value.mean, form) + interval, value.mean, (("low", value.low), ("high", value.high)))
+        interval = f" [{as_text(value.low, form)}, {as_text(value.high, form)}]"
+    return Cell(as_text(value.mean, form) + interval, value.mean, {"low": value.low, "high": value.high})
 
 
-def is_significant(value: Difference) -> bool:
-    """Return whether the interval excludes zero."""
-    return value.low is not None and value.high is not None and (value.low > 0 or value.high < 0)
-
-
-def verdict(value: Difference | None) -> str:
+def verdict(value: Difference) -> str:
     """``ahead``, ``behind`` or ``not significant``; empty without an interval."""
-    if value is None or value.low is None:
+    if value.low is None:
         return ""
-    if not is_significant(value):
+    if not value.certain:
         return "not significant"
     return "ahead" if value.mean > 0 else "behind"
-
-
-def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(texts) + " |"

@@ -5,69 +5,52 @@ project's own (``unmirrored``, ``taught``) report that.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from transnet.report import table_format as cells
 from transnet.report.paper import BY_HEADS, LONGER, NAMES, Published, name_of, published
-from transnet.report.table_format import EMPTY, NO_SPREAD, Cell, Table
+from transnet.report.table_format import EMPTY, Cell, Table
 from transnet.study.results import FinishedRun, Series
-from transnet.study.statistics import Difference, difference, mean_and_error
+from transnet.study.statistics import Difference, as_text, difference, mean_and_error
 
 BASELINE, *_PRUNED = ((kind, "pruned") for kind in BY_HEADS)
 _FULL = [(kind, "full") for kind, _ in _PRUNED]
 _LONGER = [(kind, "pruned") for kind in LONGER]
 _DISTILLED = [("t2-taught", "pruned"), ("t2-taught", "full")]
-PAPER_TEST = "If training flips images, each test image is averaged with its horizontal flip, as in the paper."
-IMAGE_ALONE = "Tested on the image alone, without flip TTA. The paper has no such figures."
 
 
 @dataclass(frozen=True)
-class Plan:
+class Layout:
     """What a table contains.
 
     Attributes:
-        title: heading.
         rows: kinds of run and which classifier of each, in the paper's order.
         needs: kinds of which at least one must have been trained.
         image_alone: tested without flip TTA; the paper has no such table.
     """
 
-    title: str
     rows: Sequence[tuple[str, str]]
     needs: tuple[str, ...]
     image_alone: bool = False
 
 
-PLANS = {
-    "pruned": Plan("Table 2: baseline and pruned networks, at the same cost", [BASELINE, *_PRUNED, *_LONGER], BY_HEADS),
-    "full": Plan("Table 3: baseline and all heads, at m times the cost", [BASELINE, *_FULL, *_LONGER], BY_HEADS),
-    "unmirrored": Plan(
-        "Tables 2 and 3 without flip TTA: one pass per head", [BASELINE, *_PRUNED, *_FULL, *_LONGER], BY_HEADS, True
+LAYOUTS = {
+    "pruned": Layout([BASELINE, *_PRUNED, *_LONGER], BY_HEADS),
+    "full": Layout([BASELINE, *_FULL, *_LONGER], BY_HEADS),
+    "unmirrored": Layout([BASELINE, *_PRUNED, *_FULL, *_LONGER], BY_HEADS, image_alone=True),
+    "ablation": Layout(
+        [BASELINE, ("alg", "pruned"), ("arch", "pruned"), _PRUNED[0], _LONGER[0]], needs=("alg", "arch")
     ),
-    "ablation": Plan(
-        "Table 4: the algorithm alone, the architecture alone, both",
-        [BASELINE, ("alg", "pruned"), ("arch", "pruned"), _PRUNED[0], _LONGER[0]],
-        ("alg", "arch"),
-    ),
-    "taught": Plan(
-        "Beyond the paper: the self-distilled pruned head",
-        [BASELINE, _PRUNED[0], _DISTILLED[0], _FULL[0], _DISTILLED[1], _LONGER[0]],
-        ("t2-taught",),
-        True,
+    "taught": Layout(
+        [BASELINE, _PRUNED[0], _DISTILLED[0], _FULL[0], _DISTILLED[1], _LONGER[0]], ("t2-taught",), image_alone=True
     ),
 }
 COLUMNS = (
     "model", "accuracy %", "n", "to baseline", "at equal compute", "paper %", "ours − paper", "training passes",
     "passes per image", "parameters",
 )  # fmt: skip
-NOTES = (
-    "Mean ± standard error over n seeds; differences in points with Welch's 95 % interval. A difference whose interval "
-    "contains zero is not significant.",
-    "At equal compute: difference to the baseline at equal training compute (baseline, m× epochs), which has as many "
-    "training passes as m heads.",
-    NO_SPREAD + " Bold: significantly ahead of the second best.",
-)
 
 
 @dataclass(frozen=True)
@@ -89,16 +72,6 @@ class Row:
     at_once: int
     leads: bool = False
 
-    @property
-    def mean(self) -> float:
-        """Mean accuracy over the runs."""
-        return mean_and_error(self.accuracies)[0]
-
-    @property
-    def error(self) -> float | None:
-        """Its standard error; None for one run."""
-        return mean_and_error(self.accuracies)[1]
-
 
 def accuracies(runs: Sequence[FinishedRun], part: str, flip: bool | None = None) -> tuple[float, ...]:
     """Accuracies in percent of ``pruned`` or ``full``, by default as the paper tests."""
@@ -106,22 +79,19 @@ def accuracies(runs: Sequence[FinishedRun], part: str, flip: bool | None = None)
 
 
 def rows_of(series: Series, key: str, flip: bool | None = None) -> list[Row]:
-    """The rows of a table; none if the baseline or all other rows are missing, or another table has them.
+    """The rows of a table of `LAYOUTS`; none if the baseline or all other rows are missing, or another table has them.
 
-    Args:
-        series: the runs.
-        key: the table, of `PLANS`.
-        flip: with or without flip TTA, if other than the table has it.
+    ``flip`` is with or without flip TTA, if other than the table has it.
     """
-    plan = PLANS[key]
-    found = [(kind, part, runs) for kind, part in plan.rows if (runs := series.of(kind))]
-    if len(found) < 2 or found[0][0] != "base" or not any(series.of(kind) for kind in plan.needs):
+    layout = LAYOUTS[key]
+    found = [(kind, part, runs) for kind, part in layout.rows if (runs := series.of(kind))]
+    baseline = series.of("base")
+    if len(found) < 2 or not baseline or not any(series.of(kind) for kind in layout.needs):
         return []
     if key == "unmirrored" and not series.first.uses_flip:
         return []
-    if plan.image_alone and flip is None:
+    if layout.image_alone and flip is None:
         flip = False
-    baseline = found[0][2]
     plain = accuracies(baseline, "pruned", flip)
     rows = []
     for kind, part, runs in found:
@@ -134,7 +104,7 @@ def rows_of(series: Series, key: str, flip: bool | None = None) -> list[Row]:
                 accuracies=values,
                 to_baseline=difference(values, plain) if kind != "base" else None,
                 to_longer=difference(values, accuracies(longer, "pruned", flip)) if longer else None,
-                paper=published(name, series.first.result.config.data.name) if not plan.image_alone else None,
+                paper=published(name, series.data) if not layout.image_alone else None,
                 train_passes=cost.train_passes,
                 predict_passes=runs[0].score(part, flip).passes,
                 # A pruned network, and one head shared by all transforms, is as large as the baseline.
@@ -143,44 +113,43 @@ def rows_of(series: Series, key: str, flip: bool | None = None) -> list[Row]:
                 at_once=at_once,
             )
         )
-    best, second = sorted(rows, key=lambda row: row.mean, reverse=True)[:2]
-    leads = cells.is_significant(difference(best.accuracies, second.accuracies))
+    best, second = sorted(rows, key=lambda row: statistics.fmean(row.accuracies), reverse=True)[:2]
+    leads = difference(best.accuracies, second.accuracies).certain
     return [replace(row, leads=leads and row is best) for row in rows]
 
 
 def accuracy_tables(series: Series) -> list[Table]:
-    """All tables that a series has runs for."""
-    found = [table for key in PLANS if (table := paper_table(series, key))]
+    """All tables that a series has runs for, except the summary."""
+    found = [paper_table(series, key) for key in LAYOUTS]
     if not series.runs.keys() <= NAMES.keys():
         found.append(variants_table(series))
-    return found
+    found.append(differences_table(series))
+    return [table for table in found if table]
 
 
 def paper_table(series: Series, key: str) -> Table | None:
     """One of the paper's tables, or None without its runs."""
-    rows = rows_of(series, key)
-    if not rows:
-        return None
-    test = IMAGE_ALONE if PLANS[key].image_alone else PAPER_TEST
-    shown = tuple(_cells(row) for row in rows)
-    return Table(key, PLANS[key].title, COLUMNS, shown, (test, *NOTES)).without_empty_columns()
+    rows = [_cells(row) for row in rows_of(series, key)]
+    return Table(key, COLUMNS, rows).without_empty_columns() if rows else None
 
 
-def _cells(row: Row) -> tuple[Cell, ...]:
-    accuracy = cells.with_error(row.mean, row.error, bold=row.leads)
-    each = tuple((f"run {i}", value) for i, value in enumerate(row.accuracies, 1))
-    to_paper = EMPTY
+def _cells(row: Row) -> list[Cell]:
+    mean, error = mean_and_error(row.accuracies)
+    accuracy = cells.with_error(mean, error)
+    each = {f"run {i}": value for i, value in enumerate(row.accuracies, 1)}
+    paper = to_paper = EMPTY
     if row.paper:
-        error = math.hypot(row.error, row.paper.error) if row.error is not None else None
-        to_paper = cells.with_error(row.mean - row.paper.accuracy, error, "+.2f")
-    return (
-        cells.text(row.name), replace(accuracy, more=(*accuracy.more, *each)), cells.seeds(len(row.accuracies)),
-        cells.gap(row.to_baseline), cells.gap(row.to_longer), cells.with_error(*row.paper) if row.paper else EMPTY,
-        to_paper, cells.count(row.train_passes), cells.count(row.predict_passes), cells.count(row.parameters),
-    )  # fmt: skip
+        paper = cells.with_error(*row.paper)
+        both = math.hypot(error, row.paper.error) if error is not None else None
+        to_paper = cells.with_error(mean - row.paper.accuracy, both, "+.2f")
+    return [
+        cells.text(row.name), replace(accuracy, more={**accuracy.more, **each}, bold=row.leads),
+        cells.seeds(len(row.accuracies)), cells.gap(row.to_baseline), cells.gap(row.to_longer), paper, to_paper,
+        cells.integer(row.train_passes), cells.integer(row.predict_passes), cells.integer(row.parameters),
+    ]  # fmt: skip
 
 
-def parts_of(run: FinishedRun) -> tuple[str, ...]:
+def _parts(run: FinishedRun) -> tuple[str, ...]:
     """The classifiers that a run can be: pruned if it has several heads and one of them is r0, and full."""
     return ("pruned", "full") if len(run.result.test.heads) > 1 and run.result.test.pruned else ("full",)
 
@@ -193,95 +162,66 @@ def variants_table(series: Series) -> Table:
         heads, cost = len(runs[0].result.test.heads), runs[0].result.cost
         flips = all(run.uses_flip for run in runs)
         rows += [
-            (
+            [
                 cells.text(name_of(kind, part, heads)), cells.mean_of(accuracies(runs, part, False)),
                 cells.mean_of(accuracies(runs, part, True)) if flips else EMPTY,
-                cells.seeds(len(runs)), cells.count(cost.train_passes), cells.count(runs[0].score(part, False).passes),
-                cells.count(cost.parameters) if part == "full" else EMPTY,
-            )
-            for part in parts_of(runs[0])
+                cells.seeds(len(runs)), cells.integer(cost.train_passes),
+                cells.integer(runs[0].score(part, False).passes),
+                cells.integer(cost.parameters) if part == "full" else EMPTY,
+            ]
+            for part in _parts(runs[0])
         ]  # fmt: skip
     columns = ("variant", "accuracy %", "flip TTA %", "n", "training passes", "passes per image", "parameters")
-    notes = (
-        "Mean ± standard error over n seeds. Flip TTA averages the outputs on an image and its horizontal flip, at "
-        "twice the passes. A pruned network has the parameters of the network that was wrapped.",
-        NO_SPREAD,
-    )
-    return Table("variants", "Every variant", columns, tuple(rows), notes).without_empty_columns()
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """One way to predict: the pruned or full classifier of a kind of run, without or with flip TTA."""
-
-    kind: str
-    part: str
-    flip: bool
-
-    def accuracies(self, series: Series) -> tuple[float, ...]:
-        """One accuracy in percent per run."""
-        return accuracies(series.of(self.kind), self.part, self.flip)
-
-    def name(self, series: Series) -> str:
-        """What tables call it."""
-        heads = len(series.of(self.kind)[0].result.test.heads)
-        return name_of(self.kind, self.part, heads) + (", flip TTA" if self.flip else "")
+    return Table("variants", columns, rows).without_empty_columns()
 
 
 def differences_table(series: Series) -> Table | None:
     """Differences that the paper's tables leave open, and those that the study's file asks for."""
-    flips = (False, True) if series.first.uses_flip else (False,)
     named = [("t2-taught", "t2", "pruned"), ("t2-taught", "t2", "full"), ("t2", "alg", "pruned")]
-    pairs = [(Classifier(a, part, flip), Classifier(b, part, flip)) for a, b, part in named for flip in flips]
+    flips = (False, True) if series.first.uses_flip else (False,)
+    # A classifier is a kind of run, its part, and whether it is tested with flip TTA.
+    pairs = [((a, part, flip), (b, part, flip)) for a, b, part in named for flip in flips]
     if series.first.uses_flip:  # the same training compute and two passes per image each
-        pairs += [
-            (Classifier(kind, "full", False), Classifier("base-x2", "pruned", True)) for kind in ("t2", "t2-taught")
-        ]
+        pairs += [((kind, "full", False), ("base-x2", "pruned", True)) for kind in ("t2", "t2-taught")]
     for one in series.compare:
         if {one.a, one.b} <= series.runs.keys() and not {one.a, one.b} <= NAMES.keys():  # else the tables have it
-            theirs = parts_of(series.of(one.b)[0])
+            parts, others = (_parts(series.of(kind)[0]) for kind in (one.a, one.b))
             pairs += [
-                (Classifier(one.a, part, flip), Classifier(one.b, part if part in theirs else "full", flip))
-                for part in parts_of(series.of(one.a)[0])
-                for flip in flips
-            ]
+                ((one.a, part, flip), (one.b, part if part in others else "full", flip))
+                for part in parts for flip in flips
+            ]  # fmt: skip
     rows = []
-    for a, b in pairs:
-        if series.of(a.kind) and series.of(b.kind):
-            found = difference(a.accuracies(series), b.accuracies(series))
-            rows.append(
-                (
-                    cells.text(a.name(series)), cells.text(b.name(series)), cells.gap(found),
-                    cells.text(cells.verdict(found) or "–"), cells.count(found.n[0]), cells.count(found.n[1]),
-                )
-            )  # fmt: skip
+    for pair in pairs:
+        sides = [series.of(kind) for kind, _, _ in pair]
+        if all(sides):
+            found = difference(*(accuracies(runs, part, flip) for runs, (_, part, flip) in zip(sides, pair)))
+            names = [
+                cells.text(name_of(kind, part, len(runs[0].result.test.heads)) + (", flip TTA" if flip else ""))
+                for runs, (kind, part, flip) in zip(sides, pair)
+            ]
+            judged = cells.text(cells.verdict(found) or "–")
+            rows.append([*names, cells.gap(found), judged, *(cells.integer(n) for n in found.n)])
     columns = ("model", "compared with", "difference in points", "model is", "n", "n of the other")
-    note = "Differences of mean accuracies with Welch's 95 % interval. Flip TTA takes twice the passes."
-    return Table("differences", "Differences", columns, tuple(rows), (note, NO_SPREAD)) if rows else None
+    return Table("differences", columns, rows) if rows else None
 
 
 def summary_table(series: Series) -> Table | None:
     """What m heads gain over the baseline, and over the baseline at equal training compute, in points."""
-    flips = (True, False) if series.first.uses_flip else (False,)
     columns = ["model"]
-    found: dict[str, list[Cell]] = {}
-    for flip in flips:
+    rows: dict[str, list[Cell]] = {}
+    for flip in (True, False) if series.first.uses_flip else (False,):
         test = "flip TTA" if flip else "image alone"
         columns += [f"to baseline, {test}", f"at equal compute, {test}"]
-        rows = {row.name: row for key in ("pruned", "full", "taught") for row in rows_of(series, key, flip)}
-        for name, row in rows.items():
+        found = {row.name: row for key in ("pruned", "full", "taught") for row in rows_of(series, key, flip)}
+        for name, row in found.items():
             if not name.startswith("baseline"):
-                found.setdefault(name, []).extend(_judged(gap) for gap in (row.to_baseline, row.to_longer))
-    rows_ = tuple((cells.text(name), *judged) for name, judged in found.items())
-    note = (
-        "Ahead or behind: the 95 % interval of the difference excludes zero. At equal compute: compared with the "
-        "baseline at equal training compute."
-    )
-    table = Table("summary", "Gains in points of accuracy", tuple(columns), rows_, (note,))
-    return table.without_empty_columns() if rows_ else None
+                rows.setdefault(name, [cells.text(name)]).extend(
+                    _judged(gap) for gap in (row.to_baseline, row.to_longer)
+                )
+    return Table("summary", columns, list(rows.values())).without_empty_columns() if rows else None
 
 
 def _judged(value: Difference | None) -> Cell:
     if value is None:
         return EMPTY
-    return Cell(f"{cells.number(value.mean, '+.2f')} {cells.verdict(value)}".strip(), value.mean)
+    return Cell(f"{as_text(value.mean, '+.2f')} {cells.verdict(value)}".strip(), value.mean)

@@ -102,7 +102,10 @@ if __name__ == "__main__":
     from transnet.data.geometry import Geometry
     from transnet.data.stream import stream
 
-    multiprocessing.set_start_method("forkserver")
+    if sys.argv[2] == "chosen":
+        multiprocessing.set_start_method("forkserver")
+    else:  # its threads take Python's locks, so that a worker forked now and then would never start
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     split = open_data(sys.argv[1], image_size=14).train
     batches = list(torch.arange(len(split)).split(4))
     found = list(stream(split, batches, Geometry.square(14, stored=16), crops=None, workers=3, pin=False))
@@ -110,11 +113,12 @@ if __name__ == "__main__":
 """
 
 
-def test_a_fork_server_imports_once_for_all_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["chosen", "process group"])
+def test_a_fork_server_imports_once_for_all_workers(tmp_path: Path, why: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(_WITH_A_SERVER)
     root = class_folder(tmp_path / "pets", n=8, size=30)
-    command = [sys.executable, "-X", "importtime", str(script), str(root)]
+    command = [sys.executable, "-X", "importtime", str(script), str(root), why]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) == len(open_data(str(root)).train)
     # In the program and in the server, not in each of three workers.

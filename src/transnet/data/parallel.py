@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from transnet.console import progress_bar
@@ -29,11 +30,15 @@ def for_rows(work: Callable[[int, int], str | None], n: int, *, title: str, prog
         DataError: with the first text that ``work`` returned.
     """
     starts = range(0, n, CHUNK)
-    if workers := workers_for(n):
-        import_once()
+    workers = workers_for(n)
     # No tensors are sent between the processes, so they cannot run out of shared memory.
     loader: DataLoader[str | None] = DataLoader(
-        _Calls(work, n), batch_size=None, sampler=starts, num_workers=workers, collate_fn=unchanged
+        _Calls(work, n),
+        batch_size=None,
+        sampler=starts,
+        num_workers=workers,
+        collate_fn=unchanged,
+        multiprocessing_context=start_method() if workers else None,
     )
     with progress_bar(shown=progress) as bar:
         task = bar.add_task(title, total=n)
@@ -51,17 +56,21 @@ def workers_for(n: int) -> int:
     return 0 if none else min(cores, n // CHUNK)
 
 
-def import_once() -> None:
-    """Let a fork server import what all worker processes need; call this before they start.
+def start_method() -> str | None:
+    """How to start worker processes, for a DataLoader; None is Python's default.
 
-    Otherwise each worker imports torch for itself, one after the other, which takes seconds per worker in every epoch.
-    Fork servers are Python's default on Linux from 3.14 on. One that already runs is not changed; otherwise this list
-    replaces any other.
+    A fork copies the locks of other threads as they are. The threads of a process group take Python's locks at any
+    time, so a worker forked beside them now and then never starts: a fork server, which has no such threads, forks it.
+    The server imports what all workers need; otherwise each would import torch for itself, in every epoch. (One that
+    already runs is not changed.) Fork servers are Python's default on Linux from 3.14 on.
     """
     # `get_start_method()` without allow_none would fix the method, which only the program may do.
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    if method == "forkserver":
+    default = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    grouped = dist.is_available() and dist.is_initialized()
+    if default == "forkserver" or (default == "fork" and grouped):
         multiprocessing.set_forkserver_preload(["__main__", "transnet.data.stream"])
+        return "forkserver"
+    return None
 
 
 def unchanged(value: T) -> T:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from transnet.data.geometry import Geometry
-from transnet.data.parallel import import_once, unchanged
+from transnet.data.parallel import start_method, unchanged
 from transnet.data.split import Split
 from transnet.errors import DataError
 
@@ -47,8 +47,6 @@ def stream(
 
 
 def _stream(batches: "_Batches", workers: int, pin: bool) -> Generator[Tensor]:
-    if workers:
-        import_once()
     loader: DataLoader[Tensor | str] = DataLoader(
         batches,
         batch_size=None,
@@ -58,6 +56,7 @@ def _stream(batches: "_Batches", workers: int, pin: bool) -> Generator[Tensor]:
         pin_memory=pin,
         collate_fn=unchanged,
         worker_init_fn=_ignore_interrupts,
+        multiprocessing_context=start_method() if workers else None,
     )
     with _blocked(signal.SIGTERM):
         decoded = iter(loader)

@@ -127,6 +127,11 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing():
         assert all(torch.equal(net.state_dict()[k], v) for k, v in before.items())
 
 
+def test_a_path_is_no_state_dict():
+    with pytest.raises(TypeError, match=r"state_dict: str .*torch\.load"):
+        TransNet(Bare()).load_backbone("model.pt")
+
+
 def test_a_checkpoint_loads_with_separate_batch_norm():
     other = small().state_dict()
     net = TransNet(small(), bn="separate")

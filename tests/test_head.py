@@ -23,6 +23,17 @@ class InPlace(Bare):
         return self.last(super().forward(x))
 
 
+class SoftmaxOfTensors(Bare):
+    def forward(self, x):
+        y = super().forward(x)
+        return y.softmax(-1) if isinstance(y, torch.Tensor) else y
+
+
+class Clamp(Bare):
+    def forward(self, x):
+        return torch.clamp(super().forward(x), -50, 50)
+
+
 class Cast(Bare):
     def forward(self, x):
         return super().forward(x).float()
@@ -72,6 +83,12 @@ def test_a_model_with_layers_after_its_head_is_refused_however_it_first_runs(run
         run(TransNet(model()), batch()[0])
 
 
+@pytest.mark.parametrize("model", [SoftmaxOfTensors, Clamp])
+def test_layers_that_are_hard_to_notice_are_found_by_the_first_eager_batch(model):
+    with pytest.raises(ValueError, match="does not end in 'out'"):
+        TransNet(model())(batch()[0])
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_a_cast_after_the_head_is_accepted_after_one_batch(run):
@@ -102,8 +119,18 @@ def test_an_eager_batch_causes_no_recompilation():
     assert counter.frame_count == 1
 
 
-def test_the_check_runs_the_model_once():
-    net = TransNet(small().train(), "r0,r1")
+class Viewed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = small()
+
+    def forward(self, x):
+        return self.model(x).view(len(x), -1)
+
+
+@pytest.mark.parametrize("model", [small, Viewed])
+def test_the_check_runs_the_model_once(model):
+    net = TransNet(model().train(), "r0,r1")
     net(batch()[0])
     assert {int(b) for name, b in net.named_buffers() if name.endswith("num_batches_tracked")} == {1}
 

@@ -69,7 +69,7 @@ def test_a_head_that_is_not_last_shows_at_the_first_batch():
 def test_layers_after_the_head_are_found_even_if_they_do_not_change_the_features(last):
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, K), last)
     net = TransNet(model)
-    if type(last) in (nn.Hardtanh, nn.Dropout):  # these change nothing here
+    if isinstance(last, nn.Dropout):  # it drops nothing
         assert net(batch()[0]).shape == (4, 2, K)
         return
     net(torch.zeros(0, 3, 8, 8))  # an empty batch shows nothing, and must not count as the first
@@ -129,6 +129,8 @@ def test_images_that_are_not_scaled_yet():
         with refused("images", "uint8"):
             net(x)
     net(x / 255)
+    with refused("images", "uint8"):
+        net(x)
 
     class Scaling(nn.Module):
         def forward(self, x):
@@ -299,7 +301,9 @@ def test_settings_that_belong_to_the_criterion(settings):
         heads_loss(torch.randn(4, 2, K), torch.zeros(4).long(), criterion=nn.CrossEntropyLoss(), **settings)
 
 
-@pytest.mark.parametrize("returned", [torch.ones(4, K), torch.ones(3), 1.0, None])
+@pytest.mark.parametrize(
+    "returned", [torch.ones(4, K), torch.ones(3), torch.tensor(1), torch.ones(4).long(), 1.0, None]
+)
 def test_a_criterion_that_returns_neither_a_scalar_nor_one_value_per_image(returned):
     with refused("criterion"):
         heads_loss(torch.randn(4, 2, K), torch.zeros(4).long(), criterion=lambda z, y: returned)
@@ -309,6 +313,8 @@ def test_a_criterion_that_cannot_be_called_or_gets_one_heads_logits():
     y = torch.zeros(4).long()
     with pytest.raises(TypeError, match="criterion"):
         heads_loss(torch.randn(4, 2, K), y, criterion="bce")
+    with pytest.raises(TypeError, match=r"CrossEntropyLoss\(\)"):
+        heads_loss(torch.randn(4, 2, K), y, criterion=nn.CrossEntropyLoss)
     with refused("logits", r"net\.logits\(x\)"):
         heads_loss(torch.randn(4, K), y, criterion=nn.CrossEntropyLoss())
 

@@ -7,45 +7,37 @@ import torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from transnet.distillation import distillation_loss as distillation_loss
+    from transnet.early_exit import anytime as anytime
+    from transnet.folding.fold import fold as fold
+    from transnet.invariance import invariance_penalty as invariance_penalty
+    from transnet.invariance import invariance_score as invariance_score
+    from transnet.invariance import layer_invariance as layer_invariance
+    from transnet.model import TransNet as TransNet
+    from transnet.model import heads_loss as heads_loss
+    from transnet.runs.folder import load as load
+
 __version__ = "0.1.0"
 
 _HOME = {
     "TransNet": "model",
-    "heads_loss": "model",
+    "anytime": "early_exit",
     "distillation_loss": "distillation",
     "fold": "folding.fold",
+    "heads_loss": "model",
+    "invariance_penalty": "invariance",
     "invariance_score": "invariance",
     "layer_invariance": "invariance",
-    "invariance_penalty": "invariance",
     "load": "runs.folder",
-    "anytime": "early_exit",
 }
-__all__ = [
-    "TransNet",
-    "__version__",
-    "anytime",
-    "distillation_loss",
-    "fold",
-    "heads_loss",
-    "invariance_penalty",
-    "invariance_score",
-    "layer_invariance",
-    "load",
-]
-
-if TYPE_CHECKING:
-    from transnet.distillation import distillation_loss
-    from transnet.early_exit import anytime
-    from transnet.folding.fold import fold
-    from transnet.invariance import invariance_penalty, invariance_score, layer_invariance
-    from transnet.model import TransNet, heads_loss
-    from transnet.runs.folder import load
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"transnet.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'transnet' has no attribute {name!r}; it has {', '.join(__all__)}")
+    raise AttributeError(f"module 'transnet' has no attribute {name!r}; it has {', '.join(_HOME)}")
 
 
 def __dir__() -> list[str]:

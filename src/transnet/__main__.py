@@ -23,9 +23,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe, as in `transnet … | head`
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # avoids an error in the interpreter's last flush
+        # Avoids an error in the interpreter's last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     sys.exit(status)
 

@@ -12,7 +12,7 @@ Sequential(...
 import difflib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -21,18 +21,13 @@ from torch import Tensor, nn
 from transnet.errors import ModelError
 
 _CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
-_WIDE = {f"wrn{depth}-{width}-cifar": (depth, width) for depth, width in ((16, 4), (16, 8), (28, 10))}
+_WIDE = {f"wrn{depth}-{width}-cifar": ((depth - 4) // 6, width) for depth, width in ((16, 4), (16, 8), (28, 10))}
 _SMALL = {"resnet8-small": 1, "resnet14-small": 2, "resnet20-small": 3}
 NAMES = (*_CIFAR, *_WIDE, *_SMALL)
 
 
 def create(
-    name: str,
-    *,
-    num_classes: int,
-    in_channels: int = 3,
-    image_size: int | None = None,
-    pretrained: bool = False,
+    name: str, *, num_classes: int, in_channels: int = 3, image_size: int | None = None, pretrained: bool = False
 ) -> nn.Module:
     """Build a backbone by name, with random weights unless ``pretrained``.
 
@@ -42,19 +37,15 @@ def create(
         in_channels: 1 for grey images, 3 for colour; torchvision's models take 3.
         image_size: side of the images; needed by timm's models of a fixed input size (ViT, Mixer, Swin).
         pretrained: load the library's weights (``timm:`` and ``torchvision:`` only).
-
-    Raises:
-        ModelError: for an unknown name, with the nearest known ones, or weights that cannot be fetched.
     """
     if not isinstance(name, str) or num_classes < 1:
         raise ModelError(
             f"name {name!r} and num_classes {num_classes} were given; a name and at least 1 are needed", field="model"
         )
     library, _, inner = name.partition(":")
-    if library == "timm" and inner:
-        return _from_timm(inner, num_classes, in_channels, image_size, pretrained)
-    if library == "torchvision" and inner:
-        return _from_torchvision(inner, num_classes, in_channels, image_size, pretrained)
+    if inner and library in ("timm", "torchvision"):
+        from_library = _from_timm if library == "timm" else _from_torchvision
+        return from_library(inner, num_classes, in_channels, image_size, pretrained)
     if name not in NAMES:
         raise ModelError(
             f"unknown {name!r}; known are {' '.join(NAMES)} timm:NAME torchvision:NAME{_nearest(name, NAMES)}",
@@ -66,9 +57,20 @@ def create(
         )
     if name in _CIFAR:
         return _cifar_resnet(_CIFAR[name], num_classes, in_channels)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))
     if name in _WIDE:
-        return _wide_resnet(*_WIDE[name], num_classes, in_channels)
-    return _small_resnet(_SMALL[name], num_classes, in_channels)
+        blocks, factor = _WIDE[name]
+        width = _add_stages(layers, blocks, factor, WideBlock)
+        layers["bn1"], layers["relu"] = nn.BatchNorm2d(width), nn.ReLU()
+    else:
+        layers["bn1"], layers["relu"] = nn.BatchNorm2d(16), nn.ReLU()
+        width = _add_stages(layers, _SMALL[name], 1, _small_block)
+    layers |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(width, num_classes)}
+    model = nn.Sequential(layers)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
 
 
 def _cifar_resnet(architecture: str, num_classes: int, in_channels: int) -> nn.Module:
@@ -82,24 +84,30 @@ def _cifar_resnet(architecture: str, num_classes: int, in_channels: int) -> nn.M
     return model
 
 
-def _small_resnet(blocks: int, num_classes: int, in_channels: int) -> nn.Module:
-    """Build the 6n+2 layers of He et al. for CIFAR, widths 16, 32, 64, with 1×1 convolutions as shortcuts."""
+def _add_stages(
+    layers: OrderedDict[str, nn.Module], blocks: int, factor: int, make: Callable[[int, int, int], nn.Module]
+) -> int:
+    """Add three stages of residual blocks, of widths 16, 32 and 64 times ``factor``, and return the last width.
+
+    These are the 6n+2 layers of He et al. (2016), with 1×1 convolutions as shortcuts, or the 6n+4 layers of Zagoruyko
+    and Komodakis (2016), without dropout.
+    """
+    width = 16
+    for stage in (1, 2, 3):
+        planes = 2 ** (stage + 3) * factor
+        for block in range(blocks):
+            layers[f"layer{stage}_{block}"] = make(width, planes, 2 if stage > 1 and block == 0 else 1)
+            width = planes
+    return width
+
+
+def _small_block(width: int, planes: int, stride: int) -> nn.Module:
     from torchvision.models.resnet import BasicBlock
 
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False), bn1=nn.BatchNorm2d(16), relu=nn.ReLU()
-    )
-    width = 16
-    for stage, planes in enumerate((16, 32, 64), 1):
-        for block in range(blocks):
-            stride = 2 if stage > 1 and block == 0 else 1
-            shortcut = None
-            if stride > 1 or width != planes:
-                convolution = nn.Conv2d(width, planes, 1, stride, bias=False)
-                shortcut = nn.Sequential(convolution, nn.BatchNorm2d(planes))
-            layers[f"layer{stage}_{block}"] = BasicBlock(width, planes, stride, shortcut)
-            width = planes
-    return _classifier(layers, width, num_classes)
+    shortcut = None
+    if stride > 1 or width != planes:
+        shortcut = nn.Sequential(nn.Conv2d(width, planes, 1, stride, bias=False), nn.BatchNorm2d(planes))
+    return BasicBlock(width, planes, stride, shortcut)
 
 
 class WideBlock(nn.Module):
@@ -119,32 +127,6 @@ class WideBlock(nn.Module):
         if self.shortcut is not None:
             x = self.shortcut(y)
         return x + self.conv2(self.relu2(self.bn2(self.conv1(y))))
-
-
-def _wide_resnet(depth: int, factor: int, num_classes: int, in_channels: int) -> nn.Module:
-    """Build the 6n+4 layers of Zagoruyko and Komodakis (2016), widths 16, 32, 64 times ``factor``, without dropout."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))
-    width = 16
-    for stage in range(3):
-        planes = 16 * 2**stage * factor
-        for block in range((depth - 4) // 6):
-            stride = 2 if stage > 0 and block == 0 else 1
-            layers[f"layer{stage + 1}_{block}"] = WideBlock(width, planes, stride)
-            width = planes
-    layers["bn1"], layers["relu"] = nn.BatchNorm2d(width), nn.ReLU()
-    return _classifier(layers, width, num_classes)
-
-
-def _classifier(layers: OrderedDict[str, nn.Module], width: int, num_classes: int) -> nn.Module:
-    """Add global pooling and a linear layer, and initialise the convolutions for ReLU."""
-    layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
-    layers["flatten"] = nn.Flatten()
-    layers["fc"] = nn.Linear(width, num_classes)
-    model = nn.Sequential(layers)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return model
 
 
 def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | None, pretrained: bool) -> nn.Module:

@@ -5,14 +5,14 @@ a batch one after the other: it takes m sets of statistics and updates the runni
 forward of `TransNet` is faster, but it would mix the copies in one set of statistics. The layers made here therefore
 split the concatenated batch (all of t1's copies, then all of t2's) internally.
 
-They are the model's own layers with their class replaced by a subclass. Parameters and state-dict keys stay the same,
-and `merge_statistics` restores the class.
+They are the model's own layers with their class replaced by a subclass, so parameters and state-dict keys stay the
+same. `merge_statistics` restores the class.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,10 +57,28 @@ def split_statistics(model: nn.Module, copies: int) -> None:
     Call it after `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, which would replace these layers: see `check_split`.
     """
     for module in model.modules():
-        if isinstance(module, _BatchNorm):
-            if not isinstance(module, _PerTransform):
-                module.__class__ = _per_transform(type(module))  # type: ignore[arg-type]
-            cast(_PerTransform, module).copies = copies
+        if isinstance(module, _BatchNorm) and not isinstance(module, _PerTransform):
+            module.__class__ = _per_transform(type(module))  # type: ignore[arg-type]
+    _set_copies(model, copies)
+
+
+def _set_copies(model: nn.Module, copies: int) -> int:
+    """Set the number of parts that batches are split into, and return the former one."""
+    before = copies
+    for module in model.modules():
+        if isinstance(module, _PerTransform):
+            before, module.copies = getattr(module, "copies", copies), copies
+    return before
+
+
+@contextmanager
+def copies_in_batch(model: nn.Module, copies: int) -> Iterator[None]:
+    """Split batches into ``copies`` parts while the block lasts, for a forward of only some of the transforms."""
+    before = _set_copies(model, copies)
+    try:
+        yield
+    finally:
+        _set_copies(model, before)
 
 
 def check_split(model: nn.Module) -> None:
@@ -81,17 +99,3 @@ def merge_statistics(model: nn.Module) -> None:
         if isinstance(module, _PerTransform):
             del module.copies
             module.__class__ = type(module).__bases__[1]
-
-
-@contextmanager
-def copies_in_batch(model: nn.Module, copies: int) -> Iterator[None]:
-    """Split batches into ``copies`` parts while the block lasts, for a forward of only some of the transforms."""
-    layers = [module for module in model.modules() if isinstance(module, _PerTransform)]
-    before = [layer.copies for layer in layers]
-    for layer in layers:
-        layer.copies = copies
-    try:
-        yield
-    finally:
-        for layer, count in zip(layers, before, strict=True):
-            layer.copies = count

@@ -63,16 +63,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
 
 def progress_bar(*more: "ProgressColumn", shown: bool = True) -> "Progress":
-    """A bar on standard error with the count and the time left; invisible unless that is a terminal.
-
-    Args:
-        more: further columns on the right.
-        shown: False shows nothing.
-
-    Example:
-        with progress_bar() as bar:
-            for item in bar.track(items, description="decoding images"): ...
-    """
+    """A bar on standard error with the count and the time left, then ``more``; invisible unless in a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

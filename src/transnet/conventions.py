@@ -6,6 +6,7 @@ same scales for its layers, no weight decay on its position embeddings, and the 
 
 import re
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -23,6 +24,15 @@ class TimmConventions:
     heads: nn.ModuleList
     _head_paths: tuple[str, ...]
 
+    set_grad_checkpointing = property(attrgetter("backbone.set_grad_checkpointing"))
+    num_features = property(attrgetter("backbone.num_features"))
+    forward_features = property(attrgetter("backbone.forward_features"), doc="Takes the untransformed images.")
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, which is the output size of one head."""
+        return cast(nn.Linear, self.heads[0]).out_features
+
     @property
     def group_matcher(self) -> Callable[..., Any]:
         """The backbone's groups of parameters, for layer decay, under this network's names."""
@@ -35,29 +45,9 @@ class TimmConventions:
         return {_PREFIX + name for name in names()}
 
     @property
-    def pretrained_cfg(self) -> dict[str, Any]:
+    def pretrained_cfg(self) -> Mapping[str, Any]:
         """The backbone's, with the heads as classifier: timm's layer decay reads it if there is no group matcher."""
         return {**cast(Mapping[str, Any], self.backbone.pretrained_cfg), "classifier": "heads"}
-
-    @property
-    def set_grad_checkpointing(self) -> Callable[..., Any]:
-        """The backbone's switch for gradient checkpointing."""
-        return cast(Callable[..., Any], self.backbone.set_grad_checkpointing)
-
-    @property
-    def forward_features(self) -> Callable[..., Tensor]:
-        """The backbone's feature map of the untransformed images."""
-        return cast(Callable[..., Tensor], self.backbone.forward_features)
-
-    @property
-    def num_features(self) -> int:
-        """The backbone's number of features."""
-        return cast(int, self.backbone.num_features)
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes, which is the output size of one head."""
-        return cast(nn.Linear, self.heads[0]).out_features
 
     @torch.no_grad()
     def load_backbone(self, state_dict: Mapping[str, Tensor]) -> None:
@@ -69,10 +59,14 @@ class TimmConventions:
         Raises:
             ModelError: the checkpoint does not fit the backbone. Nothing has been loaded in this case.
         """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(
+                f"state_dict: {type(state_dict).__name__} was given; the state dict itself is needed, such as "
+                "torch.load('model.pt')"
+            )
         own = self.backbone.state_dict()
-        given = {
-            k: v for k, v in state_dict.items() if not k.startswith(tuple(f"{path}." for path in self._head_paths))
-        }
+        heads = tuple(f"{path}." for path in self._head_paths)
+        given = {key: value for key, value in state_dict.items() if not key.startswith(heads)}
         problems = [f"{key} is missing" for key in own if key not in given]
         problems += [f"{key} is unknown" for key in given if key not in own]
         problems += [

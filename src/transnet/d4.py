@@ -30,16 +30,10 @@ NAMES = ("r0", "r1", "r2", "r3", "m0", "m1", "m2", "m3")
 
 
 def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
-    """Read element names from ``"r0,r1"`` or from a sequence of names; order and repetitions are kept.
-
-    Raises:
-        ModelError: for an unknown name or an empty set.
-        TypeError: for something that is neither a string nor a sequence of strings.
-    """
+    """Read element names from ``"r0,r1"`` or from a sequence of names; order and repetitions are kept."""
     if isinstance(transforms, str):
-        names = [name.strip() for name in transforms.split(",") if name.strip()]
-    else:
-        names = list(transforms)
+        transforms = [name.strip() for name in transforms.split(",") if name.strip()]
+    names = tuple(transforms)
     if not names:
         raise ModelError(f"none given; choose from {' '.join(NAMES)}, for example 'r0,r1'", field="transforms")
     for name in names:
@@ -47,15 +41,12 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
             raise TypeError(f"transforms: {name!r} is not a name; known are {' '.join(NAMES)}")
         if name not in NAMES:
             raise ModelError(f"unknown {name!r}; known are {' '.join(NAMES)}", field="transforms")
-    return tuple(names)
+    return names
 
 
 @torch.fx.wrap
 def apply(name: str, x: Tensor) -> Tensor:
-    """Transform the last two dimensions of any tensor, such as images, batches or convolution kernels.
-
-    The memory format is kept: ``torch.rot90`` alone would not keep a channels-last batch channels-last.
-    """
+    """Transform the last two dimensions of any tensor, such as images or kernels; keep the memory format."""
     reflected, turns = _element(name)
     if x.ndim < 2:
         raise ModelError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")

@@ -1,8 +1,8 @@
 """Self-distillation: train the pruned head to predict what the mean of all heads predicts.
 
 This is not in the paper. A network that is pruned to one head loses what the other heads have learned. With this term
-in the loss, the identity head learns from their mean during training, without a further pass. Self-supervised label
-augmentation (Lee et al., 2020) trains an additional classifier in this way.
+in the loss, the identity head learns from their mean during training, without a further pass. Lee et al. (2020) train
+an additional classifier in this way.
 
 >>> logits = net(images)                     # in training mode; net.logits(images) in every mode
 >>> loss = heads_loss(logits, labels) + distillation_loss(logits)
@@ -43,14 +43,9 @@ def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
 
 
 def student_of(transforms: Sequence[str], weight: float) -> int:
-    """Return the index of the head that learns by self-distillation: the identity head.
+    """Return the index of the identity head, which learns by self-distillation, or raise if it cannot.
 
-    Args:
-        transforms: the heads' names.
-        weight: the weight of `distillation_loss` in the whole loss.
-
-    Raises:
-        ModelError: if there is no identity head or no other head, or if the weight is negative or not finite.
+    It needs another head to learn from, and a weight of `distillation_loss` that is finite and not negative.
     """
     if not 0 <= weight < math.inf:
         raise ModelError(f"{weight} was given; 0 or more is needed", field="distillation")

@@ -1,7 +1,7 @@
 """Early exit: the paper's "process an image once, then decide whether to go on with the other heads".
 
 The heads run one after another. After each, the images whose class is certain enough are finished, and only the others
-are transformed again for the next head. Easy images cost one pass of the backbone, hard ones all m.
+go to the next head. Easy images cost one pass of the backbone, hard ones all m.
 
 A further head matters only if it can change the class. So what counts is the class's lead over the runner-up, not its
 probability among all K classes. After the first head an image is finished if p₁ / (p₁ + p₂) ≥ confidence. After more
@@ -23,8 +23,6 @@ from torch import Tensor
 from transnet.errors import ConfigError, ModelError
 from transnet.inputs import check_images
 from transnet.model import TransNet
-
-BUDGETS = (1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0)  # passes per image that get a line in a table
 
 
 def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -49,11 +47,7 @@ def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, 
 
 @torch.no_grad()
 def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
-    """Do the same as `anytime`, and also return the class that each head chose.
-
-    Returns:
-        Probabilities (B, K), and each head's class (B, m), -1 if the head did not run.
-    """
+    """Do the same as `anytime`, but return each head's class (B, m), -1 if it did not run, as the second value."""
     check_confidence(confidence)
     if net.training:
         raise ModelError("the network is in training mode, in which images influence each other; call net.eval() first")
@@ -64,7 +58,7 @@ def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tens
     votes[:, 0] = total.argmax(-1)
     undecided = torch.arange(len(x), device=total.device)
     for i in range(1, len(net.transforms)):
-        unsure = (lead(total) < needed_lead(confidence)).nonzero()[:, 0]
+        unsure = (lead(total) < _needed_lead(confidence)).nonzero()[:, 0]
         if not len(unsure):
             break
         undecided, total = undecided[unsure], total[unsure]
@@ -89,27 +83,19 @@ def lead(logits: Tensor) -> Tensor:
     return first - second
 
 
-def needed_lead(confidence: float) -> float:
+def _needed_lead(confidence: float) -> float:
     """Return the `lead` of the summed logits at which an image is finished: the log-odds of ``confidence``."""
-    return math.inf if confidence == 1 else math.log(confidence / (1 - confidence)) if confidence else -math.inf
+    return torch.tensor(confidence, dtype=torch.float64).logit().item()
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy and cost of early exit for each of T thresholds.
-
-    Attributes:
-        confidence: (T,) thresholds, in increasing order.
-        accuracy: (T,) fractions of correct predictions.
-        passes: (T,) heads per image, on average.
-        full: the accuracy with all heads.
-        heads: the number of heads.
-    """
+    """Accuracy (a fraction) and mean passes per image of early exit for each threshold, in increasing order."""
 
     confidence: Tensor
     accuracy: Tensor
     passes: Tensor
-    full: float
+    full: float  # the accuracy with all heads
     heads: int
 
     def columns(self) -> dict[str, list[float]]:
@@ -123,8 +109,7 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
     Args:
         logits: (N, m, K), from `net.logits(x)`.
         y: labels (N,).
-        confidences: the thresholds; by default from 0.5, at which every image stops after one head, to 1, evenly
-            spaced in log-odds.
+        confidences: the thresholds, by default from 0.5 (one head for every image) to 1, evenly spaced in log-odds.
     """
     if logits.ndim != 3 or y.shape != (len(logits),) or not len(y):
         raise ModelError(f"logits {tuple(logits.shape)}, labels {tuple(y.shape)}; (N, heads, K) and (N,) are needed")
@@ -136,12 +121,10 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
     leads[:, -1] = math.inf  # no head is left
     accuracy, passes = [], []
     for threshold in confidences.tolist():
-        last = (leads >= needed_lead(threshold)).double().argmax(1)  # the first head that is certain enough
-        accuracy.append(float(right.gather(1, last[:, None]).mean()))
-        passes.append(float((last + 1).double().mean()))
-    full = float(right[:, -1].mean())
-    reached, spent = (torch.tensor(values, dtype=torch.float64) for values in (accuracy, passes))
-    return Curve(confidences, reached, spent, full, logits.shape[1])
+        last = (leads >= _needed_lead(threshold)).double().argmax(1)  # the first head that is certain enough
+        accuracy.append(right.gather(1, last[:, None]).mean())
+        passes.append((last + 1).double().mean())
+    return Curve(confidences, torch.stack(accuracy), torch.stack(passes), right[:, -1].mean().item(), logits.shape[1])
 
 
 def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float | None = None) -> float:
@@ -174,10 +157,8 @@ def check_target(within: float, passes: float | None) -> None:
 def tradeoff(logits: Tensor, y: Tensor, chosen_on: tuple[Tensor, Tensor]) -> Curve:
     """Return a few points of the curve, from one head to all, for a table.
 
-    Args:
-        logits: (N, m, K), of the images that the accuracy is measured on.
-        y: their labels (N,).
-        chosen_on: logits and labels on which `calibrate` chooses a threshold for each of `BUDGETS`.
+    The thresholds are chosen by `calibrate` on other logits and labels, for 1.1 to 6 passes per image.
     """
-    chosen = {calibrate(*chosen_on, passes=passes) for passes in BUDGETS if passes < logits.shape[1]}
+    budgets = (1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0)
+    chosen = {calibrate(*chosen_on, passes=passes) for passes in budgets if passes < logits.shape[1]}
     return curve(logits, y, torch.tensor(sorted(chosen | {0.5, 1.0}), dtype=torch.float64))

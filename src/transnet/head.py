@@ -1,16 +1,24 @@
-"""Find the model's last layer, take it out, and check that nothing follows it.
+"""Find the model's last layer, take it out, and check with the first batches that the rest of the model can be f.
 
 f(x) is the input of that layer. If something followed it, such as a softmax, the heads would silently be trained
-without that. So the first forward checks it, even if that forward is compiled, exported or traced.
+without that. So the first forward checks it, even if that forward is compiled, exported or traced. The first forward
+in evaluation mode also shows whether the images of a batch influence each other.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+import copy
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from transnet import inputs
+from transnet.batchnorm import copies_in_batch
 from transnet.errors import ModelError
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False) -> tuple[str, ...]:
@@ -37,38 +45,58 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
         head = inside[-1] if inside else named or (linears[-1] if linears else None)
     if head is None:
         raise ModelError(f"{kind} has no nn.Linear, so no fully connected head to replace; give it one as last layer")
-    known = ", ".join(repr(path) for path in linears[-3:]) or "none"
+    known = f"its last linear layers are {', '.join(repr(path) for path in linears[-3:]) or 'none'}"
     try:
         layer = model.get_submodule(head)
     except AttributeError:
-        raise ModelError(f"{kind} has no layer {head!r}; its last linear layers are {known}", field="head") from None
+        raise ModelError(f"{kind} has no layer {head!r}; {known}", field="head") from None
+    paths = tuple(path for path, module in model.named_modules(remove_duplicate=False) if module is layer)
+    problem = None
     if head == "" or not isinstance(layer, nn.Linear):
         hint = "; create it with num_classes > 0" if isinstance(layer, nn.Identity) else ""
-        raise ModelError(
-            f"{head!r} of {kind} is {type(layer).__name__}, and an nn.Linear inside the model is needed; "
-            f"its last linear layers are {known}{hint}",
-            field="head",
-        )
-    paths = tuple(path for path, module in model.named_modules(remove_duplicate=False) if module is layer)
-    _check_head(model, head, layer, paths, fresh=fresh)
+        problem = f"is {type(layer).__name__}, and an nn.Linear inside the model is needed; {known}{hint}"
+    elif isinstance(layer.weight, nn.parameter.UninitializedParameter):
+        problem = "is lazy; run one batch through the model first"
+    elif fresh and (nn.utils.parametrize.is_parametrized(layer) or "weight" not in layer._parameters):
+        problem = "is parametrized and cannot be re-initialised; use init='copy'"
+    else:
+        own = {id(parameter) for parameter in layer.parameters()}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if id(parameter) in own and name.rpartition(".")[0] not in paths and not name.startswith(f"{head}."):
+                problem = f"shares its weights with {name!r}; separate heads cannot"
+    if problem is not None:
+        raise ModelError(f"{head!r} of {kind} {problem}", field="head")
     return paths
 
 
-def _check_head(model: nn.Module, head: str, layer: nn.Linear, paths: tuple[str, ...], *, fresh: bool) -> None:
-    kind = type(model).__name__
-    if isinstance(layer.weight, nn.parameter.UninitializedParameter):
-        raise ModelError(f"{head!r} of {kind} is lazy; run one batch through the model first", field="head")
-    if fresh and (nn.utils.parametrize.is_parametrized(layer) or "weight" not in layer._parameters):
-        raise ModelError(
-            f"{head!r} of {kind} is parametrized and cannot be re-initialised; use init='copy'", field="head"
-        )
-    own = {id(parameter) for parameter in layer.parameters()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) in own and name.rpartition(".")[0] not in paths and not name.startswith(f"{head}."):
-            raise ModelError(
-                f"{head!r} of {kind} shares its weights with {name!r}; separate heads cannot", field="head"
-            )
+def copy_module(module: M) -> M:
+    """Return a deep copy, also of a model that keeps tensors of its last forward, such as timm's LeViT.
 
+    With gradients on, such a tensor belongs to an autograd graph, and `copy.deepcopy` alone refuses it. Its copy has
+    the same values and belongs to no graph.
+    """
+    return copy.deepcopy(module, detached_copies(module))
+
+
+def detached_copies(module: nn.Module) -> dict[int, Any]:
+    """Return a memo for `copy.deepcopy` with a detached copy of every tensor that it could not copy itself."""
+    cached = [tensor for part in module.modules() for tensor in _tensors(vars(part).values()) if not tensor.is_leaf]
+    return {id(tensor): tensor.detach().clone() for tensor in cached}
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (Mapping, list, tuple)):
+            yield from _tensors(value.values() if isinstance(value, Mapping) else value)
+
+
+# ------------------------------------------------------------------------------------------- nothing follows the head
+
+# The check multiplies the features by this. It is a power of two, so that the products are exact, and large, so that
+# a clamp shows; it is negative, so that a ReLU shows.
+_DISTURBANCE = -(2.0**20)
 
 # Tensors without values cannot show that what follows the head changes nothing.
 _NO_VALUES = (
@@ -80,111 +108,157 @@ class HeadMustBeLast(NamedTuple):
     """The features in a box, passed from the head's place to the model's output.
 
     A model that ends in that place returns the box. Any layer that follows fails on it, or changes its type. The check
-    needs no values, so it works under `torch.compile`, `torch.export`, `torch.jit.trace`, fx and vmap, and on the
-    meta device. Compilers show the name of this class in their errors.
+    needs no values, so it works under `torch.compile`, `torch.export`, `torch.jit.trace` and fx. Compilers show the
+    name of this class in their errors.
     """
 
     features: Tensor
 
 
 class HeadPlace(nn.Identity):
-    """Takes the place of the head in a backbone and passes on its features."""
+    """Takes the place of the head in a backbone, passes on its features, and keeps what the first batch showed."""
 
-    boxed = False
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.boxed = self.checked = False
+        self.no_op_follows = False  # such as a cast or a reshape
 
     def forward(self, input: Tensor) -> Any:
         """Return the features, boxed during the check."""
         return HeadMustBeLast(input) if self.boxed else input
 
-
-def boxed_features(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
-    """Return f(x), or raise if anything follows the head that was taken out at ``path``."""
-    place = cast(HeadPlace, backbone.get_submodule(path))
-    place.boxed = True
-    try:
-        output = backbone(x)
-    except (AttributeError, TypeError) as error:
-        if HeadMustBeLast.__name__ in str(error):
-            raise ModelError(_misplaced(backbone, path) + _NO_VALUES) from error
-        raise
-    finally:
-        place.boxed = False
-    if not isinstance(output, HeadMustBeLast):
-        raise ModelError(_misplaced(backbone, path) + _NO_VALUES)
-    return _pooled(output.features, path)
-
-
-def first_features(backbone: nn.Module, path: str, x: Tensor) -> tuple[Tensor, bool | None]:
-    """Return f(x), and whether something follows the head that changes no values, such as a cast or a reshape.
-
-    An empty batch cannot show this; the second value is then None.
-
-    Raises:
-        ModelError: something follows the head and changes values.
-    """
-    try:
-        return boxed_features(backbone, path, x), False
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # whatever it is, a forward without the box shows whether it is due to the box
-        if not len(x):
-            return backbone(x), None
-    return _features_by_value(backbone, path, x), True
-
-
-def _features_by_value(backbone: nn.Module, path: str, x: Tensor) -> Tensor:
-    """Return f(x), or raise if the model returns anything but −f(x) when the head's place passes on −f(x)."""
-    seen: list[Tensor] = []
-
-    def negate(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        seen.append(output)
-        return -output
-
-    kind = type(backbone).__name__
-    hook = backbone.get_submodule(path).register_forward_hook(negate)
-    try:
-        negated = backbone(x)
-    except RuntimeError as error:
-        if seen:  # a later layer got features instead of that layer's output
-            raise ModelError(_misplaced(backbone, path)) from error
-        if x.is_floating_point() or isinstance(error, torch.OutOfMemoryError):
+    def features(self, backbone: nn.Module, x: Tensor) -> Tensor:
+        """Return f(x), or raise if anything follows this place in ``backbone`` that changes values."""
+        if inputs.traced(x) and not self.no_op_follows:
+            return self._traced_features(backbone, x)  # a compiler would guard on `checked`
+        try:
+            return backbone(x) if self.checked else self._first_features(backbone, x)
+        except RuntimeError as error:
+            inputs.check_scaled(x, error)
             raise
-        raise ModelError(  # only after it failed: a model may scale its images itself
-            f"{x.dtype} was given, which {kind} does not take; scale them to floating point first, as the "
-            "model was trained: x.float() / 255",
-            field="images",
-        ) from error
-    finally:
-        hook.remove()
-    if not isinstance(negated, Tensor):
-        raise TypeError(
-            f"{kind} returns {type(negated).__name__}, not one tensor of class scores; switch auxiliary outputs off, "
-            "or wrap it in a module that returns the scores"
+
+    def _traced_features(self, backbone: nn.Module, x: Tensor) -> Tensor:
+        """Return f(x) without reading values, or raise if anything follows."""
+        self.boxed = True
+        try:
+            output = backbone(x)
+        except (AttributeError, TypeError) as error:
+            if HeadMustBeLast.__name__ in str(error):
+                raise self._misplaced(backbone, _NO_VALUES) from error
+            raise
+        finally:
+            self.boxed = False
+        if not isinstance(output, HeadMustBeLast):
+            raise self._misplaced(backbone, _NO_VALUES)
+        return self._pooled(output.features)
+
+    def _first_features(self, backbone: nn.Module, x: Tensor) -> Tensor:
+        """Return f(x), and compare what the model makes of disturbed features with these features."""
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # which reading values would end
+            return self._traced_features(backbone, x)
+        passed: list[Tensor] = []
+        calls = _CountCalls()
+
+        def disturb(_module: nn.Module, _args: Any, features: Tensor) -> Tensor:
+            passed.append(features)
+            disturbed = features * _DISTURBANCE
+            calls.count = 0
+            return disturbed
+
+        hook = self.register_forward_hook(disturb)
+        try:
+            with calls:
+                output = backbone(x)
+            no_op_follows = calls.count > 0
+        except RuntimeError as error:
+            if passed and not isinstance(error, torch.OutOfMemoryError):  # a later layer got features, not scores
+                raise self._misplaced(backbone) from error
+            raise
+        finally:
+            hook.remove()
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"{type(backbone).__name__} returns {type(output).__name__}, not one tensor of class scores; switch "
+                "auxiliary outputs off, or wrap it in a module that returns the scores"
+            )
+        try:
+            last = len(passed) == 1 and _same(passed[0] * _DISTURBANCE, output)
+        except RuntimeError:  # no values: under vmap, or on the meta device
+            return self._traced_features(backbone, x)
+        if not last:
+            raise self._misplaced(backbone)
+        if len(x):  # an empty batch shows nothing
+            self.checked, self.no_op_follows = True, no_op_follows
+        return self._pooled(passed[0].to(output.dtype))
+
+    def _pooled(self, features: Tensor) -> Tensor:
+        if isinstance(features, Tensor) and features.ndim != 2:
+            raise ModelError(
+                f"{self.path!r} gets features of shape {tuple(features.shape)}; (batch, features) is needed: pool the "
+                "image's positions before the last layer"
+            )
+        return features
+
+    def _misplaced(self, backbone: nn.Module, hint: str = "") -> ModelError:
+        return ModelError(
+            f"{type(backbone).__name__} does not end in {self.path!r}: its output is not that layer's. Give the last "
+            f"linear layer as head='path', and leave out what follows it, such as a softmax or a second head{hint}"
         )
-    try:
-        last = len(seen) == 1 and _same(-seen[0], negated)
-    except RuntimeError as error:  # under vmap, or on the meta device
-        raise ModelError(_misplaced(backbone, path) + _NO_VALUES) from error
-    if not last:
-        raise ModelError(_misplaced(backbone, path))
-    return _pooled(-negated, path)
 
 
-def _pooled(features: Tensor, path: str) -> Tensor:
-    if isinstance(features, Tensor) and features.ndim != 2:
-        raise ModelError(
-            f"{path!r} gets features of shape {tuple(features.shape)}; (batch, features) is needed: pool the image's "
-            "positions before the last layer"
-        )
-    return features
+class _CountCalls(TorchFunctionMode):
+    """Count the calls of torch functions."""
 
+    count = 0
 
-def _misplaced(backbone: nn.Module, path: str) -> str:
-    return (
-        f"{type(backbone).__name__} does not end in {path!r}: its output is not that layer's. Give the last linear "
-        "layer as head='path', and leave out what follows it, such as a softmax or a second head"
-    )
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b.to(a.dtype), rtol=0, atol=0, equal_nan=True)
+
+
+# ----------------------------------------------------------------------------------- images do not influence others
+
+_TOLERANCE = 1e-3  # of the largest feature; both forwards have the same shape, so rounding hardly differs
+
+
+@torch.no_grad()
+def warn_if_images_mix(backbone: nn.Module, x: Tensor) -> bool:
+    """Warn if the features of an image depend on the image next to it, a defect that timm's gcvit_xxtiny has.
+
+    Such a model scores an image differently in every batch, and its heads see copies of each other's images.
+
+    Args:
+        backbone: in evaluation mode.
+        x: a batch of images.
+
+    Returns:
+        Whether the batch allowed the comparison: it takes two images that differ, with values that can be read.
+    """
+    if len(x) < 2 or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return False
+    try:
+        if torch.equal(x[0], x[-1]):
+            return False
+    except RuntimeError:  # no values: under vmap, or on the meta device
+        return False
+    with copies_in_batch(backbone, 1):
+        first, second = (_features_of_first(backbone, torch.stack([x[0], other])) for other in (x[-1], x[0]))
+    if not (first - second).abs().max() <= _TOLERANCE * first.abs().max():
+        warnings.warn(
+            f"{type(backbone).__name__}: its output for an image depends on the other images of the batch, also in "
+            "evaluation mode. Accuracy then depends on how images are batched; use another model, or batches of one",
+            stacklevel=3,
+        )
+    return True
+
+
+def _features_of_first(backbone: nn.Module, pair: Tensor) -> Tensor:
+    with torch.random.fork_rng([pair.device] if pair.is_cuda else []):
+        torch.manual_seed(0)  # a model may draw random numbers, and the caller's generator stays as it is
+        features: Tensor = backbone(pair)
+    return features[0].float()

@@ -20,6 +20,12 @@ Transform = str | tuple[str, Callable[[Tensor], Tensor]]
 NO_LABEL = -(2**62)
 
 
+def one_of(argument: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raise if an option is none of the known ones."""
+    if value not in known:
+        raise ModelError(f"unknown {value!r}; known are {' '.join(known)}", field=argument)
+
+
 def parse_transforms(
     transforms: str | Iterable[Transform],
 ) -> tuple[tuple[str, ...], dict[str, Callable[[Tensor], Tensor]]]:
@@ -31,31 +37,18 @@ def parse_transforms(
     names: list[str] = []
     custom: dict[str, Callable[[Tensor], Tensor]] = {}
     for item in transforms:
-        if isinstance(item, tuple) and len(item) == 2 and callable(item[1]):
-            name, function = item
-            if not isinstance(name, str) or not name or "," in name or name in d4.NAMES:
-                raise ModelError(
-                    f"{name!r} cannot name a custom transform; D4's names and commas are taken", field="transforms"
-                )
-            if custom.setdefault(name, function) != function:
-                raise ModelError(f"{name!r} names two different functions", field="transforms")
-            names.append(name)
-        else:
+        if not (isinstance(item, tuple) and len(item) == 2 and callable(item[1])):
             names += d4.parse((item,))
+            continue
+        name, function = item
+        if not isinstance(name, str) or not name or "," in name or name in d4.NAMES:
+            raise ModelError(
+                f"{name!r} cannot name a custom transform; D4's names and commas are taken", field="transforms"
+            )
+        if custom.setdefault(name, function) != function:
+            raise ModelError(f"{name!r} names two different functions", field="transforms")
+        names.append(name)
     return tuple(names) or d4.parse(()), custom
-
-
-def check_options(*, heads: str, init: str, bn: str) -> None:
-    """Raise if one of a network's options is unknown."""
-    one_of("heads", heads, ("separate", "shared"))
-    one_of("init", init, ("fresh", "copy"))
-    one_of("bn", bn, ("joint", "separate"))
-
-
-def one_of(argument: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise if an option is none of the known ones."""
-    if value not in known:
-        raise ModelError(f"unknown {value!r}; known are {' '.join(known)}", field=argument)
 
 
 def check_eval_output(value: Any, names: tuple[str, ...]) -> None:
@@ -98,29 +91,10 @@ def check_prunable(name: str, known: tuple[str, ...], *, custom: bool, sized: bo
 def check_transformed(name: str, x: Tensor, y: Any) -> None:
     """Raise if a custom transform did not turn the batch ``x`` into a batch of the same shape."""
     if not isinstance(y, Tensor) or y.shape != x.shape:
-        made = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ModelError(
-            f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {made}; "
+            f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {_describe(y)}; "
             "a transform must return a batch of the same shape"
         )
-
-
-def traced(x: Tensor) -> bool:
-    """Return whether the forward is being compiled, exported, or traced by `torch.jit` or fx."""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or isinstance(x, torch.fx.Proxy)
-
-
-def readable(x: Tensor) -> bool:
-    """Return whether the values can be read at no cost and without becoming part of a graph."""
-    return x.device.type == "cpu" and not traced(x)
-
-
-def certain(condition: Tensor) -> bool:
-    """Return whether a condition is true; False if the tensor has no values to read."""
-    try:
-        return bool(condition)
-    except RuntimeError:  # under vmap, or for a fake tensor
-        return False
 
 
 def check_images(x: Tensor, names: Sequence[str]) -> None:
@@ -132,46 +106,41 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
             torch._assert(x.shape[-1] == x.shape[-2], f"images: {' '.join(square)} need square images")
         return
     if not isinstance(x, Tensor) or x.ndim != 4:
-        given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ModelError(f"{given} was given; a batch of shape (B, C, H, W) is needed", field="images")
+        raise ModelError(f"{_describe(x)} was given; a batch of shape (B, C, H, W) is needed", field="images")
     if square and x.shape[-1] != x.shape[-2]:
         turned = list(dict.fromkeys(square))
         swap = "swaps height and width and needs" if len(turned) == 1 else "swap height and width and need"
         raise ModelError(
             f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(turned)} {swap} square images; r0 r2 m0 m2 work on any"
         )
-    if readable(x) and x.is_floating_point() and certain(~torch.isfinite(x).all()):
+    if x.is_floating_point() and _certain(x, lambda: ~torch.isfinite(x).all()):
         raise ModelError("the batch holds NaN or infinite values", field="images")
 
 
-def check_logits(logits: Tensor) -> None:
-    """Raise if a loss over heads gets anything other than the logits of all heads."""
-    if not isinstance(logits, Tensor):
-        raise TypeError(f"logits: a tensor is needed, {type(logits).__name__} was given")
-    if logits.ndim != 3:
+def check_scaled(x: Tensor, error: RuntimeError) -> None:
+    """Explain the model's error if the images are integers, which only a model that scales its images takes."""
+    if not x.is_floating_point() and not isinstance(error, torch.OutOfMemoryError):
         raise ModelError(
-            f"shape {tuple(logits.shape)} was given; (B, heads, K) is needed: net.logits(x), which net(x) "
-            "returns in training mode only",
-            field="logits",
-        )
+            f"{x.dtype} was given, which the model does not take; scale them to floating point first, as the model "
+            "was trained: x.float() / 255",
+            field="images",
+        ) from error
 
 
 def check_criterion(
     logits: Tensor, criterion: Any, label_smoothing: float, sample_weight: Tensor | None, reduction: str
 ) -> None:
     """Raise if a criterion cannot be called or is given together with settings of the built-in cross-entropy."""
-    check_logits(logits)
+    _check_logits(logits)
+    if isinstance(criterion, type):
+        raise TypeError(f"criterion: the class {criterion.__name__} was given; create it: {criterion.__name__}()")
     if not callable(criterion):
         raise TypeError(f"criterion: {type(criterion).__name__} was given; a callable (logits, targets) is needed")
-    given = {
-        "label_smoothing": label_smoothing != 0,
-        "sample_weight": sample_weight is not None,
-        "reduction": reduction != "mean",
-    }
-    if any(given.values()):
-        settings = " and ".join(name for name in given if given[name])
+    defaults = {"label_smoothing": label_smoothing == 0, "sample_weight": sample_weight is None}
+    given = [name for name, default in (defaults | {"reduction": reduction == "mean"}).items() if not default]
+    if given:
         raise ModelError(
-            f"{settings} cannot be combined with it; build it into the criterion, such as "
+            f"{' and '.join(given)} cannot be combined with it; build it into the criterion, such as "
             "nn.CrossEntropyLoss(label_smoothing=0.1)",
             field="criterion",
         )
@@ -179,19 +148,21 @@ def check_criterion(
 
 def mean_loss(value: Tensor, batch: int) -> Tensor:
     """Return the mean of a criterion's result for a batch, which is a scalar or one value per image."""
-    if isinstance(value, Tensor) and (value.ndim == 0 or value.shape == (batch,)):
+    if isinstance(value, Tensor) and value.is_floating_point() and (value.ndim == 0 or value.shape == (batch,)):
         return value.mean()
-    given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    kind = f"{value.dtype} of shape " if isinstance(value, Tensor) else ""
     raise ModelError(
-        f"it returned {given}; a scalar tensor or one value per image, ({batch},), is needed", field="criterion"
+        f"it returned {kind}{_describe(value)}; a floating-point scalar or one such value per image, ({batch},), "
+        "is needed",
+        field="criterion",
     )
 
 
 def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weight: Tensor | None) -> None:
     """Raise if targets or weights do not fit the logits, or if the cross-entropy would be meaningless for them."""
-    check_logits(logits)
-    for name, value in (("targets", y), ("sample_weight", sample_weight)):
-        if not isinstance(value, Tensor) and not (name == "sample_weight" and value is None):
+    _check_logits(logits)
+    for name, value in (("targets", y), ("sample_weight", y if sample_weight is None else sample_weight)):
+        if not isinstance(value, Tensor):
             raise TypeError(f"{name}: a tensor is needed, {type(value).__name__} was given")
     if not 0 <= label_smoothing <= 1:
         raise ModelError(f"{label_smoothing} was given; 0 to 1 is needed", field="label_smoothing")
@@ -203,41 +174,77 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
             field="logits",
         )
     if y.shape == (batch,):
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise TypeError(f"targets: {y.dtype} of shape ({batch},); class indices must be integers")
-        if readable(y) and batch:
-            low, high = y.long().aminmax()
-            if certain((low < 0) | (high >= k)):
-                raise ModelError(
-                    f"labels {int(low)}…{int(high)} with {k} classes; 0…{k - 1} are valid; to ignore "
-                    "a label, use criterion=nn.CrossEntropyLoss(ignore_index=…)",
-                    field="targets",
-                )
+        _check_indices(y, k)
     elif y.shape == (batch, k):
-        if not y.is_floating_point():
-            raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; probabilities must be floating point")
-        if readable(y) and certain(~(y >= 0).all()):
-            raise ModelError("probabilities must be 0 or more, and not NaN", field="targets")
-        if readable(y) and batch:
-            least, most = y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)).aminmax()
-            if certain((least < 1 - 1e-2) | (most > 1 + 1e-2)):
-                raise ModelError(
-                    f"rows sum to {float(least):.3g}…{float(most):.3g}; probabilities must sum to 1. "
-                    "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()",
-                    field="targets",
-                )
-        if y.is_cuda or torch.compiler.is_dynamo_compiling():  # checked when the graph runs, without synchronising
-            off = y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)) - 1
-            torch._assert_async((off.abs() <= 1e-2).all(), "targets: rows must sum to 1, or use a criterion")
+        _check_probabilities(y)
     else:
         raise ModelError(
             f"shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed",
             field="targets",
         )
-    if sample_weight is not None:
-        if sample_weight.shape != (batch,):
-            raise ModelError(
-                f"shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed", field="sample_weight"
-            )
-        if readable(sample_weight) and certain(~((sample_weight.sum() > 0) & (sample_weight >= 0).all())):
-            raise ModelError("weights of 0 or more with a positive sum are needed", field="sample_weight")
+    if sample_weight is None:
+        return
+    if sample_weight.shape != (batch,):
+        raise ModelError(
+            f"shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed", field="sample_weight"
+        )
+    if _certain(sample_weight, lambda: ~((sample_weight.sum() > 0) & (sample_weight >= 0).all())):
+        raise ModelError("weights of 0 or more with a positive sum are needed", field="sample_weight")
+
+
+def _check_logits(logits: Tensor) -> None:
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits: a tensor is needed, {type(logits).__name__} was given")
+    if logits.ndim != 3:
+        raise ModelError(
+            f"shape {tuple(logits.shape)} was given; (B, heads, K) is needed: net.logits(x), which net(x) "
+            "returns in training mode only",
+            field="logits",
+        )
+
+
+def _check_indices(y: Tensor, k: int) -> None:
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; class indices must be integers")
+    if _certain(y, lambda: torch.any((y.long() < 0) | (y.long() >= k))):
+        raise ModelError(
+            f"labels {int(y.long().min())}…{int(y.long().max())} with {k} classes; 0…{k - 1} are valid; to ignore "
+            "a label, use criterion=nn.CrossEntropyLoss(ignore_index=…)",
+            field="targets",
+        )
+
+
+def _check_probabilities(y: Tensor) -> None:
+    if not y.is_floating_point():
+        raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; probabilities must be floating point")
+    sums = y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32))
+    wrong = ~((sums - 1).abs() <= 1e-2).all()
+    if y.is_cuda or torch.compiler.is_dynamo_compiling():  # checked when the graph runs, without synchronising
+        torch._assert_async(~wrong, "targets: rows must sum to 1, or use a criterion")
+    if _certain(y, lambda: ~(y >= 0).all()):
+        raise ModelError("probabilities must be 0 or more, and not NaN", field="targets")
+    if _certain(y, lambda: wrong):
+        raise ModelError(
+            f"rows sum to {float(sums.min()):.3g}…{float(sums.max()):.3g}; probabilities must sum to 1. "
+            "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()",
+            field="targets",
+        )
+
+
+def traced(x: Tensor) -> bool:
+    """Return whether the forward is being compiled, exported, or traced by `torch.jit` or fx."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or isinstance(x, torch.fx.Proxy)
+
+
+def _certain(x: Tensor, condition: Callable[[], Tensor]) -> bool:
+    """Return whether a condition on the values of ``x`` is true; False if they cannot be read at no cost."""
+    if x.device.type != "cpu" or traced(x):
+        return False
+    try:
+        return bool(condition())
+    except RuntimeError:  # under vmap, or for a fake tensor
+        return False
+
+
+def _describe(value: Any) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -41,8 +41,7 @@ def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, mea
             similarity or correlation of w with its group mean. The first two are distances, the others rise
             with invariance.
     """
-    if measure not in get_args(Measure):
-        raise ModelError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
+    _check_measure(measure)
     if weight.ndim != 4 or weight.shape[-1] != weight.shape[-2]:
         raise ModelError(f"shape {tuple(weight.shape)}; the kernels must be square, shape (O, I, k, k)", field="weight")
     mean = group_mean(weight, group).flatten(1)
@@ -95,12 +94,12 @@ def summarise_layers(
     model: nn.Module, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2"
 ) -> dict[str, LayerScore]:
     """Mean and spread of each layer's scores, beside those of random kernels."""
-    weights, names = kernels(model), d4.generate(group)
     found = {}
-    for name, values in layer_invariance(model, names, measure).items():
-        random = random_kernel_score(weights[name].shape[1:], names, "relative" if measure == "l2" else measure)
+    for name, weight in kernels(model).items():
+        values = invariance_score(weight.detach(), group, measure)
+        random = random_kernel_score(weight.shape[1:], group, "relative" if measure == "l2" else measure)
         if measure == "l2":
-            random *= weights[name].detach().flatten(1).norm(dim=1).mean().item()
+            random *= _norm(weight.detach().flatten(1)).mean().item()
         std = values.std().item() if len(values) > 1 else None
         found[name] = LayerScore(values.mean().item(), std, len(values), random)
     return found
@@ -112,8 +111,8 @@ def invariance_penalty(
     """Return a differentiable scalar in [0, 1] that pulls kernels towards invariance; add it to a loss with a weight.
 
     It is the mean over layers of the mean over kernels of relative², the share of each kernel's squared norm that is
-    not invariant. It does not depend on the scale of the kernels, which batch norm makes meaningless and weight decay
-    already reduces. The paper suggests such a term but does not test it.
+    not invariant, and so does not depend on the scale of the kernels. The paper suggests such a term but does not
+    test it.
 
     Args:
         model: any model with convolutions.
@@ -127,8 +126,7 @@ def invariance_penalty(
         given = f"unknown {', '.join(map(repr, unknown))}" if unknown else "none given"
         raise ModelError(f"{given}; square kernels larger than 1×1 are in {', '.join(found) or 'none'}", field="layers")
     terms = []
-    for name in names:
-        weight = found[name]
+    for weight in (found[name] for name in names):
         rest = (weight - group_mean(weight, group)).flatten(1).square().sum(1)
         terms.append(_ratio(rest, weight.flatten(1).square().sum(1), otherwise=0.0).mean())
     return torch.stack(terms).mean()
@@ -150,10 +148,9 @@ def random_kernel_score(
     Args:
         shape: (I, k, k), one kernel's.
         group: names of transforms; the group that they generate is used.
-        measure: as in ``invariance_score``. l2 is for entries of variance 1; multiply it by their standard deviation.
+        measure: as in ``invariance_score``; multiply l2 by the entries' standard deviation.
     """
-    if measure not in get_args(Measure):
-        raise ModelError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
+    _check_measure(measure)
     channels, side, _ = shape
     positions = torch.arange(side * side).reshape(side, side)
     orbits = torch.stack([d4.apply(t, positions) for t in d4.generate(group)]).amin(0).unique().numel()
@@ -174,6 +171,11 @@ def kernels(model: nn.Module) -> dict[str, Tensor]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Conv2d) and module.kernel_size[0] == module.kernel_size[1] > 1
     }
+
+
+def _check_measure(measure: str) -> None:
+    if measure not in get_args(Measure):
+        raise ModelError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
 
 
 def _norm(values: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ def calibration_error(logits: Tensor, y: Tensor) -> float:
 def disagreement(members: Tensor) -> Tensor:
     """Compute how far the members disagree about each image, to find images that a person should check.
 
-    This is the mean Kullback–Leibler divergence of the members' probabilities from their mean, in nats, between 0 (all
-    agree) and log M. It is the mutual information of class and member: the uncertainty that the members do not share.
+    This is the mutual information of class and member, in nats: the mean Kullback–Leibler divergence of the members'
+    probabilities from their mean, between 0 (all agree) and log M.
     """
     log_p = members.double().log_softmax(-1)
     log_mean = log_p.logsumexp(1, keepdim=True) - math.log(members.shape[1])
@@ -33,11 +33,9 @@ def disagreement(members: Tensor) -> Tensor:
 
 
 def auroc(values: Tensor, positive: Tensor) -> float | None:
-    """Compute the probability that a positive has a higher value than a negative; ties count half.
+    """Compute the probability that a positive has a higher value than a negative, or None without either.
 
-    Args:
-        values: (N,).
-        positive: (N,) booleans. Without a positive or without a negative the result is None.
+    Ties count half.
     """
     n = int(positive.sum())
     if n in (0, len(values)):
@@ -48,20 +46,12 @@ def auroc(values: Tensor, positive: Tensor) -> float | None:
 
 
 class Uncertainty(TypedDict, total=False):
-    """How far the mean of several members' logits can be trusted. A single member has only a calibration error.
-
-    Attributes:
-        calibration_error: of the mean.
-        disagreement: mean over the images.
-        split_votes: fraction of the images for which not all members choose the same class.
-        error_auroc: how well disagreement separates wrong predictions from right ones, from 0.5 (chance) to 1
-            (perfectly); None if all predictions are right or all are wrong.
-    """
+    """How far the mean of several members' logits can be trusted. A single member has only a calibration error."""
 
     calibration_error: float
-    disagreement: float
-    split_votes: float
-    error_auroc: float | None
+    disagreement: float  # mean over the images
+    split_votes: float  # fraction of the images for which not all members choose the same class
+    error_auroc: float | None  # how well disagreement separates wrong predictions from right ones, 0.5 is chance
 
 
 def uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
@@ -77,11 +67,7 @@ def uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
 
 
 def score_sums(logits: Tensor, y: Tensor) -> Tensor:
-    """Compute the sums from which accuracy, loss and recalls follow, for several classifiers at once.
-
-    Args:
-        logits: (N, M, K), of M classifiers.
-        y: (N,) class indices.
+    """Compute the sums from which accuracy, loss and recalls of M classifiers follow, from logits (N, M, K).
 
     Returns:
         (M, 1 + 2K) in float64: the sum of the cross-entropy, the correct predictions of each class, and the images of

@@ -17,11 +17,9 @@ from torch import Tensor, nn
 from transnet import d4, inputs
 from transnet.batchnorm import check_split, copies_in_batch, merge_statistics, split_statistics
 from transnet.conventions import TimmConventions
-from transnet.copying import copies_of_cached, copy_module
 from transnet.distillation import distillation_loss, student_of
 from transnet.errors import ModelError
-from transnet.head import HeadPlace, boxed_features, find_head, first_features
-from transnet.independence import warn_if_images_mix
+from transnet.head import HeadPlace, copy_module, detached_copies, find_head, warn_if_images_mix
 
 # --------------------------------------------------------------------------- section 3.1: h = g∘f, and one g_t per t
 
@@ -37,9 +35,9 @@ class TransNet(TimmConventions, nn.Module):
 
     Args:
         model: any module that maps images to class scores and whose last layer is an `nn.Linear`.
-        transforms: names of `transnet.d4`, as a sequence or ``"r0,r1"``; ``("name", callable)`` pairs may be
-            among them; the callable maps a batch of images to one of the same shape. A name may repeat:
-            ``("r0", "r0")`` is the paper's "Architecture only".
+        transforms: names of `transnet.d4`, as a sequence or ``"r0,r1"``, or ``("name", callable)`` pairs with a
+            function from a batch of images to one of the same shape. A name may repeat: ``("r0", "r0")`` is the
+            paper's "Architecture only".
         heads: ``"separate"``, or ``"shared"`` for one g under all transforms (the paper's "Algorithm only").
         init: ``"fresh"`` initialises the heads randomly, ``"copy"`` as copies of the model's own head.
         bn: batch-norm statistics over all copies (``"joint"``) or per transform (``"separate"``, Alg. 1 to the letter).
@@ -62,16 +60,18 @@ class TransNet(TimmConventions, nn.Module):
         super().__init__()
         if isinstance(model, TransNet):
             raise TypeError("model: a TransNet was given, which already has its heads; give a plain model: net.prune()")
-        inputs.check_options(heads=heads, init=init, bn=bn)
+        inputs.one_of("heads", heads, ("separate", "shared"))
+        inputs.one_of("init", init, ("fresh", "copy"))
+        inputs.one_of("bn", bn, ("joint", "separate"))
         self._names, self._custom = inputs.parse_transforms(transforms)
         self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one if it has several names
         self.eval_output = eval_output
         self._bn = bn
-        self._checked = self._no_op_follows = self._compared = False  # results of checks on the first batches
+        self._compared = False  # whether images of one batch were found to influence each other or not
 
         self.backbone = copy_module(model)  # f: the model with its last layer taken out
         linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
-        self._put(self.backbone, HeadPlace().train(model.training))
+        self._put(self.backbone, HeadPlace(self._head_paths[0]).train(model.training))
         self.heads = nn.ModuleList()
         for _ in range(1 if heads == "shared" else len(self._names)):
             g = copy.deepcopy(linear)
@@ -119,8 +119,9 @@ class TransNet(TimmConventions, nn.Module):
         fewer = self._bn == "separate" and len(which) != len(self._names)
         if self._bn == "separate":
             check_split(self.backbone)
+        place = cast(HeadPlace, self.backbone.get_submodule(self._head_paths[0]))
         with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
-            features = self._features(torch.cat(copies) if len(copies) > 1 else copies[0])
+            features = place.features(self.backbone, torch.cat(copies) if len(copies) > 1 else copies[0])
         if not (self.training or inputs.traced(x) or self._compared):
             self._compared = warn_if_images_mix(self.backbone, copies[0])
         features = features.unflatten(0, (len(which), x.shape[0]))  # (m, B, …): one part per copy
@@ -134,16 +135,6 @@ class TransNet(TimmConventions, nn.Module):
         y = self._custom[name](x.clone())  # r0's copy is x itself: a transform that works in place must not reach it
         inputs.check_transformed(name, x, y)
         return d4.keep_format(y, x)
-
-    def _features(self, x: Tensor) -> Tensor:
-        """Return f(x). The first batch also shows whether the layer that was taken out was the model's last."""
-        if inputs.traced(x) and not self._no_op_follows:
-            return boxed_features(self.backbone, self._head_paths[0], x)  # a compiler would guard on `_checked`
-        if self._checked:
-            return self.backbone(x)
-        features, no_op_follows = first_features(self.backbone, self._head_paths[0], x)
-        self._checked, self._no_op_follows = no_op_follows is not None, bool(no_op_follows)
-        return features
 
     def _put(self, backbone: nn.Module, layer: nn.Module) -> None:
         for path in self._head_paths:
@@ -163,18 +154,14 @@ class TransNet(TimmConventions, nn.Module):
         return self.loss_of(self.logits(x), y, **kw)
 
     def loss_of(self, output: Tensor, y: Tensor, *, distillation: float = 0.0, **kw: Any) -> Tensor:
-        """Return `heads_loss` of ``output``, plus ``distillation`` times the self-distillation loss.
+        """Return `heads_loss` of the network's output in training mode, plus ``distillation`` · `distillation_loss`.
 
-        Args:
-            output: (B, m, K), the output of the network in training mode.
-            y: the targets.
-            distillation: weight of `transnet.distillation.distillation_loss`.
-            kw: arguments of `heads_loss`.
+        Other arguments are those of `heads_loss`.
         """
         loss = heads_loss(output, y, **kw)
-        if not distillation:
-            return loss
-        return loss + distillation * distillation_loss(output, student_of(self._names, distillation))
+        if distillation:
+            loss = loss + distillation * distillation_loss(output, student_of(self._names, distillation))
+        return loss
 
     # --------------------------------------------------------------------------------------- section 3.1: prediction
 
@@ -207,10 +194,7 @@ class TransNet(TimmConventions, nn.Module):
     # ------------------------------------------------------------------------------------------ section 3.4: pruning
 
     def keep(self, *names: str) -> "TransNet":
-        """Return a smaller TransNet with these heads only, which shares nothing with this one.
-
-        It keeps ``eval_output``, except that without r0 ``"pruned"`` becomes ``"full"``.
-        """
+        """Return a smaller TransNet that shares nothing with this one; without r0 ``"pruned"`` becomes ``"full"``."""
         which = inputs.head_indices(names, self._names)
         if len(set(which)) < len(which):
             raise ModelError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
@@ -245,7 +229,7 @@ class TransNet(TimmConventions, nn.Module):
         return fold(model, name, image_size=image_size)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TransNet":
-        memo.update(copies_of_cached(self))
+        memo.update(detached_copies(self))
         net = memo[id(self)] = self.__new__(type(self))
         net.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return net

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4
-from transnet.copying import copy_module
 from transnet.errors import ModelError
 from transnet.folding.calls import Call, Pair
 from transnet.folding.layers import (
@@ -33,6 +32,7 @@ from transnet.folding.layers import (
 )
 from transnet.folding.trace import Trace, Visit, describe, find_culprit, same, trace
 from transnet.folding.windows import REVERSED, MovedCall, move_call
+from transnet.head import copy_module
 
 LayerChanges = dict[str, LayerChange]
 

@@ -123,7 +123,7 @@ def bare_seconds(trainer):
     step, feed = trainer.step, trainer.setup.feed
     if not step.capture or feed.steps < 2:
         return None
-    graph = step.graph(feed.size(0))
+    graph = step.graphs[feed.size(0)]
     step.start(plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True), 0, 0)
     wait()
     start = time.perf_counter()

@@ -1,6 +1,5 @@
 """Evaluation of a network over a split, against direct computation."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from transnet.data.augment import View
 from transnet.data.geometry import Geometry
 from transnet.runs.records import encode
 from transnet.train.distributed import World
-from transnet.train.eval_loader import EvalLoader
 from transnet.train.evaluate import (
     ClassScore,
     class_scores,
@@ -26,8 +24,9 @@ from transnet.train.evaluate import (
     outputs,
     scores,
     scores_of_logits,
-    with_classes,
+    scores_with_classes,
 )  # fmt: skip
+from transnet.train.feed import EvalLoader
 
 N, CLASSES = 37, 4
 
@@ -51,7 +50,7 @@ def batches(size: int = 10) -> list[tuple[Tensor, Tensor]]:
 
 
 def counted(net: TransNet, *, flip: bool = False, size: int = 10) -> Tensor:
-    return count(net, batches(size), CLASSES, flip=flip, autocast=nullcontext)
+    return count(net, batches(size), CLASSES, flip=flip)
 
 
 def direct(net: TransNet, logits: Tensor) -> list[tuple[float, float]]:
@@ -151,7 +150,7 @@ def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes
     def sums(world: World, *, on_device: bool = False) -> Tensor:
         loader = EvalLoader(view, world, torch.device("cpu"), resident=resident, workers=0, progress=False)
         images = data.test.resident((8, 8), progress=False) if on_device else None
-        return count(net, loader.batches("test", data.test, images), 3, flip=True, autocast=nullcontext)
+        return count(net, loader.batches("test", data.test, images), 3, flip=True)
 
     whole = sums(World())
     assert whole[0, 0, -3:].tolist() == data.test.labels.bincount(minlength=3).tolist()
@@ -176,7 +175,7 @@ def test_resident_images_of_several_splits_do_not_mix(tmp_path: Path) -> None:
 
 def test_outputs_give_the_scores_that_count_gives() -> None:
     net = network()
-    views = outputs(net, batches(), flip=True, autocast=nullcontext)
+    views = outputs(net, batches(), flip=True)
     sums = counted(net, flip=True)
     _, y = split()
     for i in range(2):
@@ -204,10 +203,9 @@ def test_a_results_classes_have_the_recall_of_the_pruned_classifier_or_else_of_t
 ) -> None:
     net = network(transforms)
     _, y = split()
-    logits = outputs(net, batches(), flip=False, autocast=nullcontext)[0]
+    logits = outputs(net, batches(), flip=False)[0]
     predicted = torch.cat([logits, logits.mean(1, keepdim=True)], 1)[:, row].argmax(-1)
-    sums = counted(net)[0]
-    found = with_classes(scores(sums, net.transforms), sums, net.transforms, "abcd", [5, 6, 7, 8])
+    found = scores_with_classes(counted(net)[0], net.transforms, "abcd", [5, 6, 7, 8])
     for label, entry in enumerate((found.pruned or found.full).classes):
         images = y == label
         assert (entry.name, entry.n_train, entry.n) == ("abcd"[label], 5 + label, images.sum())
@@ -231,7 +229,7 @@ def test_an_ensemble_is_the_mean_of_its_members_outputs() -> None:
     with torch.no_grad():
         other.heads[1].weight.neg_()
     _, y = split()
-    views = [tuple(outputs(net, batches(), flip=True, autocast=nullcontext)) for net in (one, other)]
+    views = [tuple(outputs(net, batches(), flip=True)) for net in (one, other)]
     for i, passes in enumerate((1, 2)):
         got = ensemble_scores([run[i] for run in views], y, [one.transforms, other.transforms], passes=passes)
         pruned = (views[0][i][:, 0] + views[1][i][:, 1]) / 2

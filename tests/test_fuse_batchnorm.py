@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from graphs import Graphs, images, run
 from transnet import TransNet, backbones
-from transnet.train.inductor.rewrite import RewriteGraph
+from transnet.train.inductor import RewriteGraph
 
 ATEN = torch.ops.aten
 

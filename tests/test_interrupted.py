@@ -72,7 +72,7 @@ def weights_when_resumed(data: Path, out: Path) -> Any:
 
 
 def test_a_signal_after_the_last_check_is_not_lost(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transnet.train.tensorboard.Curves.close", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("transnet.train.progress.Curves.close", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)
     monkeypatch.undo()
@@ -86,7 +86,7 @@ def test_a_complete_checkpoint_is_not_written_again(
         monkeypatch.setattr(checkpoint, "save_checkpoint", lambda *_: pytest.fail("written again"))
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("transnet.train.trainer.with_classes", stopped)
+    monkeypatch.setattr("transnet.train.trainer.scores_with_classes", stopped)
     with pytest.raises(Stopped):
         run(data, tmp_path / "run", plain(), checkpoint_every=1)
 
@@ -108,7 +108,7 @@ def test_a_run_stopped_during_evaluation_is_saved(
         save(*args)
 
     save = checkpoint.save_checkpoint
-    monkeypatch.setattr("transnet.train.trainer.with_classes", stopped)
+    monkeypatch.setattr("transnet.train.trainer.scores_with_classes", stopped)
     monkeypatch.setattr(checkpoint, "save_checkpoint", saved)
     with pytest.raises(Stopped, match="stopped after 3 of 3 epochs; everything is saved"):
         run(data, tmp_path / "run", plain(), checkpoint_every=100)

@@ -7,7 +7,7 @@ import torch
 
 from transnet.runs.config import TrainConfig
 from transnet.runs.recipes import settings as recipe
-from transnet.train.schedule import learning_rates
+from transnet.train.optim import learning_rates
 
 
 def rates(steps: int = 10, **changes: object) -> torch.Tensor:

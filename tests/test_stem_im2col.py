@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from graphs import Graphs, images, run
 from transnet import TransNet, backbones
-from transnet.train.inductor.rewrite import RewriteGraph
+from transnet.train.inductor import RewriteGraph
 from transnet.train.inductor.stem_im2col import columns, kernel_of_columns
 from transnet.train.step import compiler_options
 
@@ -208,5 +208,5 @@ def test_compiled_gradients_are_the_eager_ones(model: nn.Module, rewritten: int)
 def test_compiled_gradients_are_the_eager_ones_on_a_gpu(model: nn.Module) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     device = torch.device("cuda")
-    found, expected = compiled_and_eager(model, device, compiler_options(device))
+    found, expected = compiled_and_eager(model, device, compiler_options())
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)

@@ -15,10 +15,10 @@ from transnet import load
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
-from transnet.train import setup
+from transnet.train import device, setup
 from transnet.train.distributed import World
 from transnet.train.optim import materialize_state
-from transnet.train.resume import how_to_resume
+from transnet.train.state import how_to_resume
 from transnet.train.trainer import train
 
 
@@ -165,7 +165,7 @@ def test_several_processes_resume_as_several(data: Path, tmp_path: Path, monkeyp
     alone = trainer(data, tmp_path / "run").setup
     alone.run.release()
     assert "\n  transnet train " in how_to_resume(alone, 5)
-    two = replace(alone, launch=replace(alone.launch, world=World(rank=0, size=2)))
+    two = replace(alone, world=World(rank=0, size=2))
     assert "\n  torchrun … -m transnet train " in how_to_resume(two, 5)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert "\n  torchrun --nproc-per-node 2 -m transnet train " in how_to_resume(two, 5)
@@ -209,7 +209,7 @@ def test_another_precision_on_another_device_is_a_warning(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stopped_run(data, tmp_path / "run", step=7, transforms="r0")
-    monkeypatch.setattr(setup, "precision_for", lambda *_: "bf16")
+    monkeypatch.setattr(device, "precision_for", lambda *_: "bf16")
     result = train(settings(data, tmp_path / "run", transforms="r0", resume=True), model=plain())
     assert "warning: the run was begun in fp32, but this device continues in bf16" in capfd.readouterr().err
     assert result.precision == "bf16"

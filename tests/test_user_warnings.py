@@ -13,9 +13,8 @@ from transnet.runs.config import TrainConfig
 from transnet.train.trainer import train
 from transnet.train.user_warnings import (
     imbalance_notes,
-    natural_pairs,
-    warnings_about_settings,
-    warnings_about_transforms,
+    setup_warnings,
+    transform_warnings,
 )
 
 
@@ -33,22 +32,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )  # fmt: skip
 def test_transforms_that_flipped_images_make_one_task_are_found(names: tuple[str, ...], pairs: list[str]) -> None:
-    assert natural_pairs(names) == pairs
+    warnings = [warning for warning in transform_warnings(names, flip=True) if "one task for two heads" in warning]
+    assert len(warnings) == len(pairs)
+    assert all(f"so {pair} are" in warning for pair, warning in zip(pairs, warnings, strict=True))
+    assert not any("flipped" in warning for warning in transform_warnings(names, flip=False))
 
 
 def test_unusual_transforms_get_a_warning(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(settings(data, tmp_path / "run", transforms="r1,r2", epochs=1))
     said = capfd.readouterr().err
     assert re.search("warning: there is no identity head r0, .*one pass.*folded", said)
-    assert warnings_about_transforms(("r0", "r1"), flip=True) == []
-    note, warning = warnings_about_transforms(("r0", "r0", "m0"), flip=True)
+    assert transform_warnings(("r0", "r1"), flip=True) == []
+    note, warning = transform_warnings(("r0", "r0", "m0"), flip=True)
     assert note == 'note: r0 has several heads for one task, as in the paper\'s "Architecture only"'
     assert "so m0 and r0 are one task" in warning
 
 
 def warnings_for(data: Path, *, val_fraction: float = 0.0, **changes: Any) -> str:
     config = TrainConfig.for_data(str(data), "run", **{"model": "resnet8-small", "batch_size": 32, **changes})
-    return "\n".join(warnings_about_settings(config, open_data(str(data), val_fraction=val_fraction)))
+    return "\n".join(setup_warnings(config, open_data(str(data), val_fraction=val_fraction), flip=False))
 
 
 def test_suitable_settings_get_no_warning(data: Path) -> None:

@@ -16,6 +16,14 @@ from transnet.train.distributed import World
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 
+# Messages of errors that are not a `torch.OutOfMemoryError`.
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator: can't allocate",
+    "CUDA error: out of memory",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
 
 def find_device(name: str, world: World) -> torch.device:
     """The device for a setting's value; each of several processes gets its own GPU."""
@@ -24,12 +32,14 @@ def find_device(name: str, world: World) -> torch.device:
     if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
         raise ConfigError(f"{name!r} was given; auto, cpu, cuda or cuda:1 would work", field="device")
     device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
         raise ConfigError("this machine has no CUDA device; give cpu", field="device")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if (device.index or 0) >= torch.cuda.device_count():
         known = f"cuda:0…{torch.cuda.device_count() - 1}"
         raise ConfigError(f"{name} was given; this machine has {known}", field="device")
-    if device.type == "cuda" and world.size > 1:
+    if world.size > 1:
         device = torch.device("cuda", torch.cuda.current_device())
     if device.index is not None:
         torch.cuda.set_device(device)  # streams, graphs and seeds are those of the current device
@@ -77,15 +87,6 @@ def no_cudnn_benchmark() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-# Messages of errors that are not a `torch.OutOfMemoryError`.
-_OUT_OF_MEMORY = (
-    "DefaultCPUAllocator: can't allocate",
-    "CUDA error: out of memory",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the cause of an error is that a device or the machine is out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY):
@@ -109,13 +110,7 @@ def autocast_for(precision: str, device: torch.device) -> Autocast:
 
 
 def fits_on_device(data: DataSet, storage: str, device: torch.device) -> bool:
-    """Whether to keep the images on the device: at least half of its free memory must be left for the network.
-
-    Args:
-        data: the images.
-        storage: the setting; ``resident`` and ``stream`` decide by themselves.
-        device: where the run computes.
-    """
+    """Whether to keep the images on the device: at least half of its free memory must be left for the network."""
     if storage != "auto":
         return storage == "resident"
     needed = sum(split.resident_bytes(data.geometry.stored) for split in (data.train, data.val, data.test) if split)

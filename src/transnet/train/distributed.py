@@ -29,7 +29,6 @@ class World:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
 
     @property
     def first(self) -> bool:
@@ -42,10 +41,15 @@ class World:
         return self.rank * each + min(self.rank, odd), each + (self.rank < odd)
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """The sum over all processes."""
         if self.size > 1:
+            value = value.clone()
             dist.all_reduce(value)
         return value
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over all processes."""
+        return self.sum(value) / self.size
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Copy the first process's values to all others, in place."""
@@ -55,9 +59,7 @@ class World:
 
     def any(self, flag: bool, device: torch.device) -> bool:
         """Whether the flag is set in any process."""
-        if self.size == 1:
-            return flag
-        return bool(self.sum(torch.tensor(int(flag), device=device)).item())
+        return flag if self.size == 1 else bool(self.sum(torch.tensor(int(flag), device=device)).item())
 
     def barrier(self) -> None:
         """Wait for all processes."""
@@ -78,14 +80,13 @@ def join(device: str) -> World:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     cuda = device != "cpu" and torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if not dist.is_initialized():
         _connect("nccl" if cuda else "gloo")
         atexit.register(_disconnect)
-    return World(dist.get_rank(), dist.get_world_size(), local_rank)
+    return World(dist.get_rank(), dist.get_world_size())
 
 
 def _connect(backend: str) -> None:

@@ -5,11 +5,9 @@ augmentation, the centre crop if the dataset has one. The pruned classifier is t
 untransformed image.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,22 +33,16 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _logits(
-    net: TransNet, batches: Batches, *, flip: bool, autocast: Callable[[], AbstractContextManager[Any]]
-) -> Iterator[tuple[list[Tensor], Tensor]]:
+def _logits(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[list[Tensor], Tensor]]:
     """For each batch the logits (B, m, K), with ``flip`` also those of flip TTA, and the labels."""
     for x, y in batches:
-        with autocast():
-            logits = net.logits(x).float()
-            views = [logits]
-            if flip:
-                views.append((logits + net.logits(d4.apply("m0", x)).float()) / 2)
+        views = [net.logits(x).float()]
+        if flip:
+            views.append((views[0] + net.logits(d4.apply("m0", x)).float()) / 2)
         yield views, y
 
 
-def count(
-    net: TransNet, batches: Batches, classes: int, *, flip: bool, autocast: Callable[[], AbstractContextManager[Any]]
-) -> Tensor:
+def count(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
     """Sums over a split for every head and, in the last row, the full model: (views, m + 1, 1 + 2 · classes).
 
     The first view is the images as they are. With ``flip`` the second is flip TTA, the mean of the logits of x and
@@ -61,42 +53,102 @@ def count(
     m = len(net.transforms)
     sums = torch.zeros(1 + flip, m + 1, 1 + 2 * classes, dtype=torch.float64, device=device)
     with evaluating(net):
-        for views, y in _logits(net, batches, flip=flip, autocast=autocast):
+        for views, y in _logits(net, batches, flip=flip):
             for i, logits in enumerate(views):
-                sums[i] += score_sums(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y)
+                sums[i] += score_sums(_with_mean(logits), y)
     return sums
 
 
-def outputs(
-    net: TransNet, batches: Batches, *, flip: bool, autocast: Callable[[], AbstractContextManager[Any]]
-) -> list[Tensor]:
+def outputs(net: TransNet, batches: Batches, *, flip: bool) -> list[Tensor]:
     """The logits of a split, (N, m, K) on the CPU; with ``flip`` also those of flip TTA."""
-    views: list[list[Tensor]] = [[], []] if flip else [[]]
     with evaluating(net):
-        for found, _ in _logits(net, batches, flip=flip, autocast=autocast):
-            for view, logits in zip(views, found, strict=True):
-                view.append(logits.cpu())
-    return [torch.cat(view) for view in views]
+        found = [[logits.cpu() for logits in views] for views, _ in _logits(net, batches, flip=flip)]
+    return [torch.cat(view) for view in zip(*found, strict=True)]
 
 
-def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Scores:
+def scores(
+    sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1, uncertainties: Sequence[Uncertainty | None] = ()
+) -> Scores:
     """The scores of the pruned classifier, the full model and every head.
 
     Args:
         sums: (m + 1, 1 + 2K), one view of what `count` returns.
         transforms: the heads' names. Without r0 there is no pruned classifier.
         passes: passes per head and image: 1, or 2 with flip TTA.
+        uncertainties: of each row, if they are known.
     """
-    m = len(transforms)
-    each = [_score(row, passes) for row in sums[:m]]
+    known = uncertainties or [None] * len(sums)
+    *heads, full = (_score(row, passes, uncertainty) for row, uncertainty in zip(sums, known, strict=True))
     return Scores(
-        pruned=each[transforms.index("r0")] if "r0" in transforms else None,
-        full=_score(sums[-1], m * passes),
-        heads=tuple(HeadScore(**vars(score), name=name) for name, score in zip(transforms, each, strict=True)),
+        pruned=heads[transforms.index("r0")] if "r0" in transforms else None,
+        full=replace(full, passes=len(heads) * passes),
+        heads=tuple(HeadScore(**vars(score), name=name) for name, score in zip(transforms, heads, strict=True)),
     )
 
 
-def _score(row: Tensor, passes: int) -> Score:
+def scores_with_classes(
+    sums: Tensor, transforms: tuple[str, ...], classes: Sequence[str], n_train: Sequence[int]
+) -> Scores:
+    """`scores`, with every class's recall by the pruned classifier, or by the full model if there is no r0.
+
+    Args:
+        sums: (m + 1, 1 + 2K), one view of what `count` returns.
+        transforms: the heads' names.
+        classes: the names of the classes.
+        n_train: the number of training images of each class.
+    """
+    found = scores(sums, transforms)
+    correct, n = sums[transforms.index("r0") if found.pruned else -1, 1:].view(2, -1).tolist()
+    recalls = tuple(
+        ClassRecall(name=name, n=int(k), recall=right / k if k else None, n_train=trained)
+        for name, trained, right, k in zip(classes, n_train, correct, n, strict=True)
+    )
+    if found.pruned:
+        return replace(found, pruned=replace(found.pruned, classes=recalls))
+    return replace(found, full=replace(found.full, classes=recalls))
+
+
+def scores_of_logits(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Scores:
+    """`scores` from logits (N, m, K), with the `Uncertainty` of every classifier."""
+    uncertainties = [_uncertainty(members, y) for members in (*logits.split(1, 1), logits)]
+    return scores(score_sums(_with_mean(logits), y), transforms, passes=passes, uncertainties=uncertainties)
+
+
+def ensemble_scores(
+    networks: Sequence[Tensor], y: Tensor, transforms: Sequence[tuple[str, ...]], *, passes: int = 1
+) -> Scores:
+    """Several networks as one classifier: the mean logits of their pruned classifiers, and of their full models.
+
+    Args:
+        networks: the logits (N, m, K) of each.
+        y: the labels.
+        transforms: the heads' names of each network.
+        passes: passes per head and image: 1, or 2 with flip TTA.
+    """
+    # A network counts once, whatever its number of heads.
+    full = ensemble_score([logits.mean(1) for logits in networks], y, passes=passes * sum(map(len, transforms)))
+    pruned = None
+    if all("r0" in names for names in transforms):
+        heads = [logits[:, names.index("r0")] for logits, names in zip(networks, transforms, strict=True)]
+        pruned = ensemble_score(heads, y, passes=passes * len(heads))
+    return Scores(pruned=pruned, full=full, heads=())
+
+
+def ensemble_score(members: Sequence[Tensor], y: Tensor, *, passes: int) -> Score:
+    """Score the mean of several classifiers' logits, each (N, K), with its `Uncertainty`."""
+    stacked = torch.stack(list(members), 1)
+    return _score(score_sums(stacked.mean(1, keepdim=True), y)[0], passes, _uncertainty(stacked, y))
+
+
+def _with_mean(logits: Tensor) -> Tensor:
+    return torch.cat([logits, logits.mean(1, keepdim=True)], 1)
+
+
+def _uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
+    return Uncertainty(**metrics.uncertainty(members, y))
+
+
+def _score(row: Tensor, passes: int, uncertainty: Uncertainty | None) -> Score:
     loss, correct, n = row[0].item(), *row[1:].view(2, -1)
     number = int(n.sum())
     recall = (correct / n)[n > 0]
@@ -108,29 +160,8 @@ def _score(row: Tensor, passes: int) -> Score:
         balanced_accuracy=recall.mean().item(),
         present_classes=len(recall),
         zero_recall_classes=int((recall == 0).sum()),
+        uncertainty=uncertainty,
     )
-
-
-def with_classes(
-    found: Scores, sums: Tensor, transforms: tuple[str, ...], classes: Sequence[str], n_train: Sequence[int]
-) -> Scores:
-    """Add every class's recall to the pruned classifier, or to the full model if there is no r0.
-
-    Args:
-        found: the scores.
-        sums: what they were computed from.
-        transforms: the heads' names.
-        classes: the names of the classes.
-        n_train: the number of training images of each class.
-    """
-    correct, n = sums[transforms.index("r0") if found.pruned else -1, 1:].view(2, -1).tolist()
-    recalls = tuple(
-        ClassRecall(name=name, n=int(k), recall=right / k if k else None, n_train=trained)
-        for name, trained, right, k in zip(classes, n_train, correct, n, strict=True)
-    )
-    if found.pruned:
-        return replace(found, pruned=replace(found.pruned, classes=recalls))
-    return replace(found, full=replace(found.full, classes=recalls))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,61 +188,16 @@ def class_scores(
         classes: their names.
         n_train: the number of training images of each class, if it is known.
     """
-    predictions = [Counter[int]() for _ in classes]
-    for label, choice in zip(y.tolist(), logits.argmax(-1).tolist(), strict=True):
-        predictions[label][choice] += 1
-    found = []
-    for label, (name, choices) in enumerate(zip(classes, predictions, strict=True)):
-        n = choices.total()
-        right = choices.pop(label, 0)
-        other, mistakes = min(choices.items(), key=lambda item: (-item[1], item[0]), default=(None, 0))
+    k, found = len(classes), []
+    confusion = torch.bincount(y * k + logits.argmax(-1), minlength=k * k).view(k, k).tolist()
+    for label, row in enumerate(confusion):
+        n, right = sum(row), row[label]
+        row[label] = 0
+        mistakes = max(row)
         found.append(
             ClassScore(
-                name=name, n=n, recall=right / n if n else None, n_train=n_train[label] if n_train else None,
-                taken_for=None if other is None else classes[other], mistakes=mistakes,
+                name=classes[label], n=n, recall=right / n if n else None, n_train=n_train[label] if n_train else None,
+                taken_for=classes[row.index(mistakes)] if mistakes else None, mistakes=mistakes,
             )
         )  # fmt: skip
     return tuple(found)
-
-
-def scores_of_logits(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Scores:
-    """`scores` from logits (N, m, K), with the `Uncertainty` of every classifier."""
-    found = scores(score_sums(torch.cat([logits, logits.mean(1, keepdim=True)], 1), y), transforms, passes=passes)
-    of_head = [uncertainty(logits[:, i : i + 1], y) for i in range(len(transforms))]
-    return Scores(
-        pruned=replace(found.pruned, uncertainty=of_head[transforms.index("r0")]) if found.pruned else None,
-        full=replace(found.full, uncertainty=uncertainty(logits, y)),
-        heads=tuple(replace(head, uncertainty=each) for head, each in zip(found.heads, of_head, strict=True)),
-    )
-
-
-def ensemble_scores(
-    networks: Sequence[Tensor], y: Tensor, transforms: Sequence[tuple[str, ...]], *, passes: int = 1
-) -> Scores:
-    """Several networks as one classifier: the mean logits of their pruned classifiers, and of their full models.
-
-    Args:
-        networks: the logits (N, m, K) of each.
-        y: the labels.
-        transforms: the heads' names of each network.
-        passes: passes per head and image: 1, or 2 with flip TTA.
-    """
-    # A network counts once, whatever its number of heads.
-    full = ensemble_score([logits.mean(1) for logits in networks], y, passes=passes * sum(map(len, transforms)))
-    pruned = None
-    if all("r0" in names for names in transforms):
-        heads = [logits[:, names.index("r0")] for logits, names in zip(networks, transforms, strict=True)]
-        pruned = ensemble_score(heads, y, passes=passes * len(heads))
-    return Scores(pruned=pruned, full=full, heads=())
-
-
-def ensemble_score(members: Sequence[Tensor], y: Tensor, *, passes: int) -> Score:
-    """Score the mean of several classifiers' logits, each (N, K), with its `Uncertainty`."""
-    stacked = torch.stack(list(members), 1)
-    score = _score(score_sums(stacked.mean(1, keepdim=True), y)[0], passes)
-    return replace(score, uncertainty=uncertainty(stacked, y))
-
-
-def uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
-    """Calibration and disagreement of a classifier whose output is the mean of its members' logits, (N, M, K)."""
-    return Uncertainty(**metrics.uncertainty(members, y))

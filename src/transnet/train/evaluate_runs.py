@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,8 +22,8 @@ from transnet.runs.predictions import NAME, Predictions
 from transnet.runs.records import RunSettings, Scores
 from transnet.train.device import find_device, fits_on_device
 from transnet.train.distributed import World
-from transnet.train.eval_loader import EvalLoader
 from transnet.train.evaluate import ClassScore, class_scores, ensemble_scores, outputs, scores_of_logits
+from transnet.train.feed import EvalLoader
 
 SplitName = Literal["test", "val"]
 
@@ -113,35 +112,35 @@ def evaluate_runs(
         if len(Run(path).settings().train.names) == 1:
             raise ConfigError(f"{path} has one head, so there is nothing to exit early; leave it out", field="anytime")
     if save_predictions and (data or split != "test"):
-        raise ConfigError("predictions are those of the run's own test split; leave `data` and `split` out",
-                          field="save_predictions")  # fmt: skip
-    found = [collect(path, data=data, split=split, device=device) for path in paths]
+        raise ConfigError(
+            "predictions are those of the run's own test split; leave `data` and `split` out", field="save_predictions"
+        )
+    runs = {str(path): collect(path, data=data, split=split, device=device) for path in paths}
     results = {}
-    for path, run in zip(paths, found, strict=True):
+    for path, run in runs.items():
         if save_predictions:
             _save_predictions(path, run)
-        results[str(path)] = Evaluation(
-            *_both([scores_of_logits(view, run.labels, run.transforms, passes=i + 1)
-                    for i, view in enumerate(run.views)]),
+        views = [scores_of_logits(view, run.labels, run.transforms, passes=i) for i, view in enumerate(run.views, 1)]
+        results[path] = Evaluation(
+            plain=views[0],
+            flip=views[1] if len(views) > 1 else None,
             classes=class_scores(run.classifier, run.labels, run.classes, run.n_train),
             early_exit=_early_exit(path, run, data, split, device) if early_exit else None,
-        )  # fmt: skip
-    if len(found) > 1 and len({run.fingerprint for run in found}) == 1:  # else their test images differ
-        results["ensemble"] = _ensemble(found)
+        )
+    if len(runs) > 1 and len({run.fingerprint for run in runs.values()}) == 1:  # else their test images differ
+        results["ensemble"] = _ensemble(list(runs.values()))
     return results
-
-
-def _both(views: Sequence[Scores]) -> tuple[Scores, Scores | None]:
-    return views[0], views[1] if len(views) > 1 else None
 
 
 def _ensemble(runs: Sequence[Outputs]) -> Evaluation:
     labels, transforms = runs[0].labels, [run.transforms for run in runs]
-    views = range(min(len(run.views) for run in runs))
     pruned = all("r0" in names for names in transforms)
     members = [run.classifier if pruned else run.views[0].mean(1) for run in runs]
+    views = zip(*(run.views for run in runs), strict=False)  # flip TTA only if all have it
+    found = [ensemble_scores(view, labels, transforms, passes=i) for i, view in enumerate(views, 1)]
     return Evaluation(
-        *_both([ensemble_scores([run.views[i] for run in runs], labels, transforms, passes=i + 1) for i in views]),
+        plain=found[0],
+        flip=found[1] if len(found) > 1 else None,
         classes=class_scores(torch.stack(members).mean(0), labels, runs[0].classes),
     )
 
@@ -164,27 +163,33 @@ def collect(
     """Run a finished run's network over a split and return its outputs, for scores and ensembles of any kind."""
     where = find_device(device, World())
     settings = Run(path).settings()
+    train, about = settings.train, settings.data
     net = load(path).to(where)
     if isinstance(data, DataSet):
         opened = data
     else:
         opened = _other_data(str(path), settings, data) if data else own_data(path)
-        if data and split == "val" and opened.val is None and settings.train.val_fraction:
+        if data and split == "val" and opened.val is None and train.val_fraction:
             opened = own_data(path, at=data)  # the run's own data in another place, split as for training
     part = opened.val if split == "val" else opened.test
     if part is None:
         why = f"{opened.name} has none" if data else "it was trained without `val_fraction`"
         raise ConfigError(f"{path}: there is no validation split: {why}")
-    described, train = settings.data, settings.train
-    geometry = Geometry.square(described.image_size, stored=described.stored_size)
-    view = View.create(geometry, mean=described.mean, std=described.std, device=where)
+    geometry = Geometry.square(about.image_size, stored=about.stored_size)
+    view = View.create(geometry, mean=about.mean, std=about.std, device=where)
     resident = fits_on_device(opened, train.storage, where)
     loader = EvalLoader(view, World(), where, resident=resident, workers=train.workers, progress=True)
-    views = outputs(net, loader.batches(split, part), flip=described.flip, autocast=nullcontext)
-    own = opened.fingerprint == described.fingerprint
-    n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist() if own else None
     return Outputs(
-        tuple(views), part.labels, net.transforms, part.fingerprint, opened.classes, tuple(n_train) if n_train else None
+        views=tuple(outputs(net, loader.batches(split, part), flip=about.flip)),
+        labels=part.labels,
+        transforms=net.transforms,
+        fingerprint=part.fingerprint,
+        classes=opened.classes,
+        n_train=(
+            tuple(torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist())
+            if opened.fingerprint == about.fingerprint
+            else None
+        ),
     )
 
 
@@ -224,8 +229,7 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
     """
     settings = Run(path).settings()
     train = settings.train
-    sizes = {name: getattr(train, name) for name in ("image_size", "val_fraction", "train_fraction")}
-    opened = _open_again(str(path), train, at, **sizes)
+    opened = _open_again(str(path), train, at)
     if opened.fingerprint != settings.data.fingerprint:
         here = at or _place_of(train.data, str(path))
         hint = "" if at else f"; to evaluate on what is there now, give `data` {here}, or the place of the original"
@@ -243,9 +247,6 @@ def some_images(path: str, n: int, *, data: str | None = None) -> list[Pixels]:
         path: the run's folder.
         n: how many.
         data: where the run's data is, if that is not the place that its settings name.
-
-    Raises:
-        DataError: if the data is missing or has changed.
     """
     test = own_data(path, at=data).test
     return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
@@ -253,25 +254,25 @@ def some_images(path: str, n: int, *, data: str | None = None) -> list[Pixels]:
 
 def _other_data(path: str, settings: RunSettings, data: str) -> DataSet:
     """Open data that a run was not trained on, or only on a part of it."""
-    folder = Path(os.path.expanduser(data))
-    train = settings.train
-    if not folder.is_dir() or not find_shards(folder):
-        train = replace(train, label_column=None)  # only shards have columns
-    own = settings.data
-    opened = _open_again(path, train, data, image_size=own.image_size, channels=own.channels)
+    folder, own = Path(os.path.expanduser(data)), settings.data
+    shards = folder.is_dir() and find_shards(folder)
+    train = replace(
+        settings.train, image_size=own.image_size, val_fraction=0.0, train_fraction=1.0,
+        label_column=settings.train.label_column if shards else None,  # only shards have columns
+    )  # fmt: skip
+    opened = _open_again(path, train, data, channels=own.channels)
     if opened.classes != own.classes:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
     return opened
 
 
-def _open_again(path: str, train: TrainConfig, data: str | None, **options: Any) -> DataSet:
+def _open_again(path: str, train: TrainConfig, data: str | None, *, channels: int | None = None) -> DataSet:
     try:
         return open_data(
-            data or _place_of(train.data, path),
-            on_bad_image=train.on_bad_image,
-            label_column=train.label_column,
-            **options,
-        )
+            data or _place_of(train.data, path), image_size=train.image_size, channels=channels,
+            val_fraction=train.val_fraction, train_fraction=train.train_fraction,
+            on_bad_image=train.on_bad_image, label_column=train.label_column,
+        )  # fmt: skip
     except DataError as error:
         if data:
             raise

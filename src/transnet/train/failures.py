@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from torch import Tensor, nn
 
 from transnet.console import counted, say
 from transnet.errors import OperationError
 from transnet.runs import checkpoint
+from transnet.runs.folder import Run
 from transnet.train.device import device_name, is_out_of_memory
 from transnet.train.progress import loss_text
 from transnet.train.setup import Launch, Setup
@@ -20,15 +20,8 @@ class TrainingError(OperationError):
 
 
 def check_losses(setup: Setup, losses: Tensor, epoch: int) -> None:
-    """Raise if one of an epoch's losses so far is not finite.
-
-    Args:
-        setup: the run.
-        losses: of each step and head, (steps, m), of this process.
-        epoch: from 0.
-    """
-    # The sum over the processes: all of them find the same step, and raise.
-    means = setup.world.sum(losses.clone()).mean(1) / setup.world.size
+    """Raise if one of an epoch's losses so far, (steps, m) of this process, is not finite; ``epoch`` counts from 0."""
+    means = setup.world.mean(losses).mean(1)  # all processes find the same step, and raise
     if math.isfinite(means.sum().item()):
         return
     bad = int((~means.isfinite()).nonzero()[0].item())
@@ -36,24 +29,22 @@ def check_losses(setup: Setup, losses: Tensor, epoch: int) -> None:
     at = epoch * steps + bad
     raise TrainingError(
         f"the loss is {means[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {steps}), "
-        f"learning rate {setup.rates[at].item():.4g}; {advice(setup.run.state)}"
+        f"learning rate {setup.rates[at].item():.4g}; {advice(setup.run)}"
     )
 
 
 def check_weights(setup: Setup, done: int) -> None:
     """Raise if the weights are not finite after ``done`` steps: the last loss was computed before its update."""
-    if nn.utils.get_total_norm(p.detach() for p in setup.net.parameters()).isfinite():
-        return
-    raise TrainingError(
-        f"the weights are not finite after step {done - 1}, learning rate {setup.rates[done - 1].item():.4g}; "
-        f"{advice(setup.run.state)}"
-    )
+    if not nn.utils.get_total_norm(p.detach() for p in setup.net.parameters()).isfinite():
+        raise TrainingError(
+            f"the weights are not finite after step {done - 1}, learning rate {setup.rates[done - 1].item():.4g}; "
+            f"{advice(setup.run)}"
+        )
 
 
 def warn_if_diverged(setup: Setup, losses: Tensor) -> None:
     """Print a warning if the losses of the last epoch, (steps, m), are finite but far above that of guessing."""
-    means = setup.world.sum(losses.clone()) / setup.world.size
-    loss = (means.mean(1, keepdim=True) * setup.feed.shares).sum().item()
+    loss = setup.feed.mean(setup.world.mean(losses)).mean().item()
     chance = math.log(len(setup.data.classes))
     if loss > 2 * chance:
         say(
@@ -63,9 +54,9 @@ def warn_if_diverged(setup: Setup, losses: Tensor) -> None:
         )
 
 
-def advice(state: Path) -> str:
-    """What to try after a loss that is not finite; ``state`` is the folder of checkpoints."""
-    good = checkpoint.last_good(state)
+def advice(run: Run) -> str:
+    """What to try after a loss that is not finite."""
+    good = checkpoint.last_good(run.state)
     return f"last good checkpoint: {good}. Try a smaller `lr`, or `precision` fp32, in another `out`"
 
 

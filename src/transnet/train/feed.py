@@ -1,9 +1,13 @@
-"""The training images as the step reads them."""
+"""Batches of images: for the training step from a `Feed`, for evaluation from an `EvalLoader`."""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from transnet.data import Split
 from transnet.data.augment import Plan, View
+from transnet.data.stream import stream
 from transnet.train.distributed import World
 
 
@@ -14,23 +18,14 @@ class Feed:
         images: uint8 (N, H, W, C) on the device; None if batches are copied into ``pixels``.
         labels: int64 (N,).
         view: geometry and channel statistics.
-        batch: images per step, over all processes.
-        world: this process's place; it fetches its share of each batch.
-        device: where the step runs.
+        batch: images per step, over all processes. Each process fetches its share.
         mixes: whether batches are mixed (mixup, CutMix).
     """
 
     def __init__(
-        self,
-        images: Tensor | None,
-        labels: Tensor,
-        view: View,
-        batch: int,
-        world: World,
-        device: torch.device,
-        *,
+        self, images: Tensor | None, labels: Tensor, view: View, batch: int, world: World, device: torch.device, *,
         mixes: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         n = len(labels)
         self.images, self.view, self.batch, self.world = images, view, batch, world
         self.labels = labels.to(device)
@@ -68,16 +63,15 @@ class Feed:
         """Where this process's share of a batch begins."""
         return self._share(step)[0]
 
-    @property
-    def shares(self) -> Tensor:
-        """Fraction of the epoch's images in each step, (steps, 1), to average over the epoch. The last may be less."""
-        sizes = [self._batch_size(step) for step in range(self.steps)]
-        return torch.tensor(sizes, device=self.order.device)[:, None] / len(self.order)
-
     def positions(self, step: int) -> slice:
-        """This process's share of a step, as positions in the epoch's order; for streaming."""
+        """This process's share of a batch, as positions in the epoch's order."""
         start = min(step * self.batch + self.offset(step), len(self.order) - 1)
         return slice(start, start + self.size(step))
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the epoch's images of means over each step's batch, (steps, …)."""
+        sizes = [self._batch_size(step) for step in range(self.steps)]
+        return (values * (torch.tensor(sizes, device=values.device)[:, None] / len(self.order))).sum(0)
 
     def fetch(self, size: int, offset: int) -> tuple[Tensor, Tensor]:
         """The current step's images, augmented and normalised, and their labels."""
@@ -100,3 +94,52 @@ class Feed:
 
     def _share(self, step: int) -> tuple[int, int]:
         return self.world.share(self._batch_size(step))
+
+
+class EvalLoader:
+    """Give a split's images, centre-cropped and normalised: each process gets its share, every image once.
+
+    Args:
+        view: geometry and channel statistics.
+        resident: keep the images on the device between calls, or decode them in each call.
+        workers: processes that decode streamed images.
+        progress: show a progress bar while images are decoded.
+    """
+
+    def __init__(
+        self, view: View, world: World, device: torch.device, *, resident: bool, workers: int, progress: bool
+    ) -> None:
+        self.view, self.world, self.device = view, world, device
+        self.resident, self.workers, self.progress = resident, workers, progress
+        self.batch = 1024 if device.type == "cuda" else 256
+        self._images: dict[str, Tensor] = {}
+
+    def batches(self, name: str, split: Split, images: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of (images, labels) of this process's share.
+
+        Args:
+            name: the name under which the split's images are kept on the device.
+            split: the images.
+            images: the split's stored images, if they are on the device already.
+        """
+        start, length = self.world.share(len(split))
+        if not length:
+            return
+        share = slice(start, start + length)
+        labels = split.labels[share].to(self.device).split(self.batch)
+        if not self.resident:
+            parts = torch.arange(start, start + length).split(self.batch)
+            pin = self.device.type == "cuda"
+            decoded = stream(split, parts, self.view.geometry, crops=None, workers=self.workers, pin=pin)
+            for pixels, y in zip(decoded, labels, strict=True):
+                yield self.view.normalise(pixels.to(self.device)), y
+            return
+        if images is not None:
+            images = images[share]
+        else:
+            if name not in self._images:
+                stored = split.resident(self.view.geometry.stored, progress=self.progress)
+                self._images[name] = stored[share].to(self.device)
+            images = self._images[name]
+        for pixels, y in zip(images.split(self.batch), labels, strict=True):
+            yield self.view.centre(pixels), y

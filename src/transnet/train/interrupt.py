@@ -3,7 +3,6 @@
 import signal
 import threading
 from types import FrameType
-from typing import Any
 
 from transnet.errors import OperationError
 
@@ -23,25 +22,21 @@ class Interrupt:
     """
 
     def __init__(self, *, immediate: bool = False) -> None:
-        self.requested, self._immediate = False, immediate
-        self._interrupted = False
-        self._before: dict[signal.Signals, Any] = {}
+        self.requested = self._interrupted = False
+        self._immediate = immediate
+        main = threading.current_thread() is threading.main_thread()
+        self._signals = (signal.SIGINT, signal.SIGTERM) if main else ()
 
     def __enter__(self) -> "Interrupt":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._request)
+        self._before = [signal.signal(number, self._request) for number in self._signals]
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
+    def __exit__(self, *_: object) -> None:
+        for number, handler in zip(self._signals, self._before, strict=True):
             signal.signal(number, handler)
 
     def _request(self, number: int, _frame: FrameType | None) -> None:
-        if self._immediate:
+        if self._immediate or (number == signal.SIGINT and self._interrupted):
             raise KeyboardInterrupt
-        if number == signal.SIGINT:
-            if self._interrupted:
-                raise KeyboardInterrupt
-            self._interrupted = True
+        self._interrupted = self._interrupted or number == signal.SIGINT
         self.requested = True

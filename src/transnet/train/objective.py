@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet.distillation import distillation_loss, student_of
-from transnet.errors import ConfigError
+from transnet.errors import ConfigError, ModelError
 from transnet.invariance import invariance_penalty
 from transnet.model import heads_loss
 from transnet.runs.config import TrainConfig
@@ -34,19 +34,12 @@ class BatchOutputs:
 
 @dataclass(frozen=True)
 class Term:
-    """One term of the objective.
-
-    Attributes:
-        name: for the logs.
-        weight: its factor in the sum.
-        function: from outputs and targets to a scalar.
-        needs_across: whether it needs ``BatchOutputs.across``.
-    """
+    """One term of the objective: its name in the logs, its factor in the sum, and its scalar value for a batch."""
 
     name: str
     weight: float
     function: Callable[[BatchOutputs, Tensor], Tensor]
-    needs_across: bool = False
+    needs_across: bool = False  # whether it reads `BatchOutputs.across`
 
 
 @dataclass(frozen=True)
@@ -88,28 +81,20 @@ def build_objective(config: TrainConfig) -> Objective:
     Raises:
         ConfigError: if the heads do not suit a term.
     """
-    names = config.names
-
-    def cross_entropy(outputs: BatchOutputs, y: Tensor) -> Tensor:
-        return heads_loss(outputs.logits, y, label_smoothing=config.label_smoothing)
-
-    terms = [Term("cross_entropy", 1.0, cross_entropy)]
+    names, smoothing = config.names, config.label_smoothing
+    terms = [Term("cross_entropy", 1.0, lambda out, y: heads_loss(out.logits, y, label_smoothing=smoothing))]
     if config.invariance_weight:
         # The paper only suggests this use of its invariance score.
-        def invariance(outputs: BatchOutputs, _y: Tensor) -> Tensor:
-            return invariance_penalty(outputs.net, "r0,r1,r2,r3")
-
-        terms.append(Term("invariance", config.invariance_weight, invariance))
+        penalty = Term(
+            "invariance", config.invariance_weight, lambda out, _: invariance_penalty(out.net, "r0,r1,r2,r3")
+        )
+        terms.append(penalty)
     if config.distillation:
         try:
             student = student_of(names, config.distillation)
-        except ValueError as error:
-            raise ConfigError(str(error).removeprefix("distillation: "), field="distillation") from None
-
-        def distillation(outputs: BatchOutputs, _y: Tensor) -> Tensor:
-            return distillation_loss(outputs.logits, student)
-
-        terms.append(Term("distillation", config.distillation, distillation))
+        except ModelError as error:
+            raise ConfigError(error.message, field=error.field) from None
+        terms.append(Term("distillation", config.distillation, lambda out, _: distillation_loss(out.logits, student)))
     if config.label_augmentation:
         if config.heads == "shared" or len(set(names)) < max(len(names), 2):
             raise ConfigError(

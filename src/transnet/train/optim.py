@@ -1,9 +1,10 @@
-"""The optimizer, and what a captured step and a checkpoint need of it.
+"""The optimizer, its learning rates, and what a captured step and a checkpoint need of it.
 
 Everything here works for any `torch.optim.Optimizer` whose state consists of tensors. To train with another one, or
 with parameter groups, change `build_optimizer` alone.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,21 @@ def build_optimizer(net: nn.Module, config: TrainConfig, device: torch.device) -
     )
     materialize_state(optimizer)
     return optimizer
+
+
+def learning_rates(config: TrainConfig, steps: int) -> Tensor:
+    """The learning rate of every step of a run with ``steps`` steps per epoch; the step reads it on the device."""
+    total = config.epochs * steps
+    step = torch.arange(total, dtype=torch.float64)
+    if config.schedule == "steps":
+        milestones = torch.tensor([max(round(share * config.epochs), 1) * steps for share in config.milestone_shares])
+        rates = config.lr * 0.1 ** (step[:, None] >= milestones).sum(1)
+    else:
+        peak = max(config.warmup * total, 1)
+        rising = (step + 1) / peak
+        falling = (1 + torch.cos(math.pi * (step + 1 - peak) / (total - peak + 1))) / 2
+        rates = config.lr * torch.where(step + 1 < peak, rising, falling)
+    return rates.float()
 
 
 def materialize_state(optimizer: torch.optim.Optimizer) -> None:

@@ -1,10 +1,12 @@
-"""Progress of one run: a live line in a terminal, otherwise an occasional plain line."""
+"""Progress of one run: a display in a terminal or a log, curves for TensorBoard, and how long the run's parts take."""
 
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,7 +21,7 @@ LOG_EVERY = 30  # minimum seconds between two lines of a log
 
 
 class RunProgress:
-    """Progress display for one run, as a context manager.
+    """Progress display for one run, as a context manager: a live line in a terminal, otherwise an occasional line.
 
     Args:
         names: of the heads.
@@ -41,7 +43,7 @@ class RunProgress:
         self.bar.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
     def step(self, epoch: int, step: int) -> None:
@@ -121,3 +123,81 @@ def loss_text(loss: float | None, digits: int = 4) -> str:
     if loss is None:
         return "nan"
     return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.0e}"
+
+
+class Curves:
+    """Write a run's epochs to ``tensorboard/`` in its folder, if ``enabled`` and if TensorBoard is installed.
+
+    Those after the first ``epochs`` are written again, because a resumed run repeats them.
+    """
+
+    def __init__(self, folder: Path, enabled: bool, *, epochs: int) -> None:
+        self._writer: Any = None
+        if enabled:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                return
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epochs + 1 if epochs else None)
+
+    def add(self, entry: EpochEntry) -> None:
+        """Add an epoch."""
+        if self._writer is None:
+            return
+        values: dict[str, float | None] = {"lr": entry.lr, "images_per_second": entry.images_per_second}
+        for i, (loss, accuracy) in enumerate(zip(entry.loss, entry.accuracy, strict=True)):
+            values |= {f"train/loss/head{i}": loss, f"train/accuracy/head{i}": accuracy}
+        values |= {f"train/terms/{name}": value for name, value in entry.terms.items()}
+        for split, found in (("val", entry.val), ("test", entry.test)):
+            for kind, score in (("pruned", found.pruned), ("full", found.full)) if found else ():
+                if score:
+                    values |= {f"{split}/accuracy/{kind}": score.accuracy, f"{split}/loss/{kind}": score.loss}
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(name, value, entry.epoch)
+
+    def close(self) -> None:
+        """Flush."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Stopwatch:
+    """Measure the parts of a run and its total, across all processes that continued it.
+
+    Attributes:
+        parts: seconds in ``prepare``, ``compile``, ``train`` and ``evaluate``. The rest of the total is spent on
+            checkpoints and the like.
+    """
+
+    def __init__(self) -> None:
+        self.parts = dict.fromkeys(("prepare", "compile", "train", "evaluate"), 0.0)
+        self._earlier = 0.0
+        self._started = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds spent in this process."""
+        return time.perf_counter() - self._started
+
+    @property
+    def total(self) -> float:
+        """Seconds spent in this process, plus those of earlier processes up to their last checkpoint."""
+        return self._earlier + self.elapsed
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Add the time that the block takes to a part."""
+        start = time.perf_counter()
+        yield
+        self.parts[part] += time.perf_counter() - start
+
+    def state_dict(self) -> dict[str, float]:
+        """Seconds so far, for a checkpoint."""
+        return {**self.parts, "total": self.total}
+
+    def load_state_dict(self, seconds: dict[str, float]) -> None:
+        """Add the seconds of earlier processes."""
+        self._earlier = seconds["total"]
+        for part in self.parts:
+            self.parts[part] += seconds[part]

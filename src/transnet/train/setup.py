@@ -23,24 +23,14 @@ from transnet.runs.description import Description
 from transnet.runs.folder import CUSTOM, Run
 from transnet.runs.provenance import commit, run_settings
 from transnet.runs.records import RunSettings
-from transnet.train.device import (
-    Autocast,
-    autocast_for,
-    device_name,
-    find_device,
-    fits_on_device,
-    is_out_of_memory,
-    precision_for,
-)
+from transnet.train import device as devices
 from transnet.train.distributed import World, join, restarts
-from transnet.train.eval_loader import EvalLoader
 from transnet.train.evaluate import evaluating
-from transnet.train.feed import Feed
+from transnet.train.feed import EvalLoader, Feed
 from transnet.train.objective import Objective, build_objective
-from transnet.train.optim import build_optimizer
-from transnet.train.schedule import learning_rates
-from transnet.train.stopwatch import Stopwatch
-from transnet.train.user_warnings import warnings_about_settings, warnings_about_transforms
+from transnet.train.optim import build_optimizer, learning_rates, preserved
+from transnet.train.progress import Stopwatch
+from transnet.train.user_warnings import setup_warnings
 
 LARGE_ON_CPU = 2e6  # parameters; the small ResNets have up to 300,000
 
@@ -52,7 +42,7 @@ class Launch:
     Attributes:
         config: the settings, with the transforms parsed.
         run: the run's folder.
-        world: this process's place.
+        world: the processes of the run.
         device: where the run computes.
         model: a backbone of the user's own; None for the one that the settings name.
         place: where the data is; the settings may only contain its name.
@@ -81,9 +71,8 @@ class Launch:
         if config.out != config.out.encode(errors="replace").decode():  # safetensors could not write there
             raise ConfigError(f"the name of {config.out!r} is not UTF-8; give another folder", field="out")
         world = join(config.device)
-        device = find_device(config.device, world)
-        # Not every node counts a restart.
-        resume = world.any(config.resume or restarts() > 0, device)
+        device = devices.find_device(config.device, world)
+        resume = world.any(config.resume or restarts() > 0, device)  # not every node counts a restart
         config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
         build_objective(config)
         return cls(config, Run(config.out), world, device, model, place, quiet, at_once)
@@ -95,19 +84,16 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Setup:
-    """Everything that a run needs to train. None of it is replaced while it does.
+class Setup(Launch):
+    """Everything that a run needs to train. None of it is replaced while it does; ``config`` has the model's name.
 
     Attributes:
-        launch: what training was called with.
-        config: the settings, with the model's name filled in.
         settings: the content of ``config.json``.
         data: the images.
         net: the network, on the device.
         precision: ``fp32`` or ``bf16``.
         autocast: the context manager for forward passes of the training step.
-        resident: whether the images are on the device; otherwise they are streamed.
-        feed: the training images, for the step.
+        feed: the training images, for the step. It has no ``images`` if they are streamed.
         eval_loader: batches for evaluation.
         objective: the terms of the loss.
         optimizer: for ``net``.
@@ -116,14 +102,11 @@ class Setup:
         commit: the commit of the source code, if known.
     """
 
-    launch: Launch
-    config: TrainConfig
     settings: RunSettings
     data: DataSet
     net: TransNet
     precision: str
-    autocast: Autocast
-    resident: bool
+    autocast: devices.Autocast
     feed: Feed
     eval_loader: EvalLoader
     objective: Objective
@@ -131,26 +114,6 @@ class Setup:
     rates: Tensor
     stopwatch: Stopwatch
     commit: str | None
-
-    @property
-    def run(self) -> Run:
-        """The run's folder."""
-        return self.launch.run
-
-    @property
-    def world(self) -> World:
-        """The processes of the run."""
-        return self.launch.world
-
-    @property
-    def device(self) -> torch.device:
-        """Where the run computes."""
-        return self.launch.device
-
-    @property
-    def shown(self) -> bool:
-        """Whether this process prints messages."""
-        return self.launch.shown
 
     @property
     def flip(self) -> bool:
@@ -170,34 +133,34 @@ def prepare(launch: Launch) -> Setup:
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
     settings = run_settings(config, data)
-    _check_readable(settings)
+    try:
+        Description.of_run(settings, "these settings")
+    except FileError as error:
+        raise ConfigError(f"the finished run could not be loaded: {error.message}") from None
     net = _build_network(launch, name, data)
     if world.first:
         launch.run.begin(settings, resume=config.resume)
     world.barrier()
-    flip = settings.data.flip
-    for warning in (*warnings_about_transforms(net.transforms, flip=flip), *warnings_about_settings(config, data)):
+    for warning in setup_warnings(config, data, flip=settings.data.flip):
         say(warning, shown=shown)
     size = sum(parameter.numel() for parameter in net.parameters())
     if device.type == "cpu" and launch.model is None and size > LARGE_ON_CPU:
         say(f"note: {name} is slow on a CPU; `model` resnet8-small is fast, for a first try", shown=shown)
     geometry = dataclasses.replace(data.geometry, pad=settings.data.pad)
     view = View.create(geometry, mean=data.mean, std=data.std, device=device)
-    resident = fits_on_device(data, config.storage, device)
+    resident = devices.fits_on_device(data, config.storage, device)
     say(_introduction(config, settings, data, device, resident=resident), shown=shown)
     images = data.train.resident(geometry.stored, progress=shown).to(device) if resident else None
     mixes = bool(config.mixup or config.cutmix)
     feed = Feed(images, data.train.labels, view, config.batch_size, world, device, mixes=mixes)
-    precision = precision_for(device, config.precision)
+    precision = devices.precision_for(device, config.precision)
     return Setup(
-        launch=launch,
-        config=config,
+        **{**vars(launch), "config": config},
         settings=settings,
         data=data,
         net=net,
         precision=precision,
-        autocast=autocast_for(precision, device),
-        resident=resident,
+        autocast=devices.autocast_for(precision, device),
         feed=feed,
         eval_loader=EvalLoader(view, world, device, resident=resident, workers=config.workers, progress=shown),
         objective=build_objective(config),
@@ -214,7 +177,7 @@ def open_together(launch: Launch) -> DataSet:
     Raises:
         DataError: if the processes do not see the same images.
     """
-    config, world, device = launch.config, launch.world, launch.device
+    config, world = launch.config, launch.world
 
     def opened() -> DataSet:
         return open_data(
@@ -230,10 +193,10 @@ def open_together(launch: Launch) -> DataSet:
     world.barrier()
     if not world.first:
         data = opened()
-    own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=device)
+    own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=launch.device)
     first = own.clone()
     world.broadcast([first])
-    if world.any(not torch.equal(own, first), device):  # for example because a disk failed for a moment
+    if world.any(not torch.equal(own, first), launch.device):  # for example because a disk failed for a moment
         raise DataError(f"{launch.place}: the processes do not all see the same images; start again")
     return data
 
@@ -246,18 +209,10 @@ def check_outside(out: str, data: str) -> None:
         raise ConfigError(f"{out} is inside the data, {data}; give a folder outside of it", field="out")
 
 
-def _check_readable(settings: RunSettings) -> None:
-    try:
-        Description.of_run(settings, "these settings")
-    except FileError as error:
-        raise ConfigError(f"the finished run could not be loaded: {error.message}") from None
-
-
 def _build_network(launch: Launch, name: str, data: DataSet) -> TransNet:
-    config, device = launch.config, launch.device
+    config, device, model = launch.config, launch.device, launch.model
     # The backbone comes first: the baseline and TransNet of one seed start from the same one.
     torch.manual_seed(seed_for(config.seed, "init"))
-    model = launch.model
     if model is None:
         if config.pretrained:
             say(f"{name}: loading its pretrained weights", shown=launch.shown)
@@ -290,11 +245,8 @@ def _try_smallest_batch(net: TransNet, batch: int, data: DataSet, world: World) 
     if not norms or not 0 < (left or batch) < 2 * world.size:
         return
     problem = f"leaves {left} for the last step; change it" if left else "is too small; take more"
-    buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
-    _try_forward(net, 1, data, "batch_size", f"{batch} {problem}")
-    for name, buffer in net.named_buffers():
-        if name in buffers:
-            buffer.copy_(buffers[name])
+    with preserved(net.buffers()):
+        _try_forward(net, 1, data, "batch_size", f"{batch} {problem}")
 
 
 def _try_forward(net: TransNet, n: int, data: DataSet, field: str, problem: str) -> None:
@@ -305,7 +257,7 @@ def _try_forward(net: TransNet, n: int, data: DataSet, field: str, problem: str)
         with torch.no_grad():
             net(images.to(next(net.parameters()).device))
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        if is_out_of_memory(error):
+        if devices.is_out_of_memory(error):
             raise
         raise ConfigError(f"{problem}: {error}", field=field) from error
 
@@ -314,17 +266,19 @@ def _introduction(
     config: TrainConfig, settings: RunSettings, data: DataSet, device: torch.device, *, resident: bool
 ) -> str:
     in_memory = "in memory" if device.type == "cpu" else "on the device"
-    storage = in_memory if resident else f"streamed by {counted(config.workers, 'worker')}"
-    skipped = (
-        f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})" if data.skipped else ""
-    )
     val = f", {len(data.val):,} for validation" if data.val else ""
-    size = f"{'' if data.square else 'cropped to '}{data.image_size}×{data.image_size}"
-    pad = [f"padded by {settings.data.pad}"] if settings.data.pad else []
-    augmented = " and ".join([*pad, "flipped horizontally" if settings.data.flip else "not flipped"])
+    parts = [
+        f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test",
+        f"{len(data.classes)} classes",
+        f"{'' if data.square else 'cropped to '}{data.image_size}×{data.image_size}",
+        in_memory if resident else f"streamed by {counted(config.workers, 'worker')}",
+        (f"padded by {settings.data.pad} and " if settings.data.pad else "")
+        + ("flipped horizontally" if settings.data.flip else "not flipped"),
+    ]
+    if data.skipped:
+        parts.append(f"{counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})")
     return (
-        f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
-        f"{len(data.classes)} classes, {size}, {storage}, {augmented}{skipped}\n"
+        f"{', '.join(parts)}\n"
         f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
-        f"of batch {config.batch_size}, seed {config.seed}, on {device_name(device)}"
+        f"of batch {config.batch_size}, seed {config.seed}, on {devices.device_name(device)}"
     )

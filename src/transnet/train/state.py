@@ -1,28 +1,32 @@
-"""What changes while a run trains, and its checkpoints.
+"""What changes while a run trains, its checkpoints, and how to resume it from them.
 
 Everything random is a function of (seed, epoch or step). So the state of a run is its weights, the optimizer's state,
 the number of steps done and the epoch's sums; nothing else has to be saved.
 """
 
+import dataclasses
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from transnet.console import say
+from transnet.console import counted, say
 from transnet.errors import ConfigError
-from transnet.runs import checkpoint
-from transnet.runs.records import RunSettings, decode, encode
+from transnet.runs import checkpoint, recipes
+from transnet.runs.config import TrainConfig, differences
+from transnet.runs.folder import CUSTOM
+from transnet.runs.provenance import command
+from transnet.runs.records import Result, RunSettings, decode, encode
 from transnet.train.failures import check_weights
 from transnet.train.optim import state_tensors
-from transnet.train.setup import Setup
+from transnet.train.setup import Launch, Setup, open_together
 from transnet.train.step import Step
 
 
 class TrainState:
-    """Everything that changes while a run trains, and that a resumed run needs.
+    """Everything that changes while a run trains. It is saved in the run folder's ``state/``.
 
     Attributes:
         done: steps done in the whole run.
@@ -30,56 +34,12 @@ class TrainState:
     """
 
     def __init__(self, setup: Setup, step: Step) -> None:
+        self._setup, self._step = setup, step
         self.done, self.commit = 0, setup.commit
-        self._world, self._stopwatch = setup.world, setup.stopwatch
-        self._net, self._optimizer, self._step = setup.net, setup.optimizer, step
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of all processes together. Every process must call this."""
-        # Losses and terms are means over a batch, so their sum over the processes is divided by their number.
-        size = self._world.size
-        epoch = {
-            "losses": self._world.sum(self._step.losses.clone()) / size,
-            "terms": self._world.sum(self._step.terms.clone()) / size,
-            "correct": self._world.sum(self._step.correct.clone()),
-        }
-        return {
-            "done": self.done,
-            "commit": self.commit,
-            "seconds": self._stopwatch.state_dict(),
-            **{f"net.{name}": tensor for name, tensor in self._net.state_dict().items()},
-            **{f"optimizer.{name}": tensor for name, tensor in state_tensors(self._optimizer).items()},
-            **{f"epoch.{name}": tensor for name, tensor in epoch.items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` returned. Tensors are copied in place.
-
-        Raises:
-            RuntimeError: if it is the state of another network.
-        """
-        self._net.load_state_dict(_under("net.", state), strict=True)
-        saved = _under("optimizer.", state)
-        with torch.no_grad():
-            for name, tensor in state_tensors(self._optimizer).items():
-                tensor.copy_(saved[name])
-            if self._world.first:  # the sums over all processes; the others begin at zero
-                self._step.losses.copy_(state["epoch.losses"] * self._world.size)
-                self._step.terms.copy_(state["epoch.terms"] * self._world.size)
-                self._step.correct.copy_(state["epoch.correct"])
-        self.done, self.commit = state["done"], state["commit"]
-        self._stopwatch.load_state_dict(state["seconds"])
-
-
-class Checkpoints:
-    """Write and read the checkpoints of a run, in its folder's ``state/``."""
-
-    def __init__(self, setup: Setup, state: TrainState) -> None:
-        self._setup, self._state = setup, state
-        self._saved_at, self._seconds = 0.0, 0.0  # when a checkpoint was last written, and how long that took
+        self._saved_at, self._seconds = 0.0, 0.0  # when a checkpoint was last written, and how long that lasted
 
     def is_due(self, epoch: int) -> bool:
-        """Whether to write one after that epoch, counted from 0; all processes get the same answer."""
+        """Whether to write a checkpoint after that epoch, counted from 0; the same in all processes."""
         setup = self._setup
         if setup.config.checkpoint_every:
             return (epoch + 1) % setup.config.checkpoint_every == 0
@@ -94,13 +54,23 @@ class Checkpoints:
             CheckpointError: if it cannot be written.
         """
         start = time.perf_counter()
-        setup, done = self._setup, self._state.done
-        check_weights(setup, done)
-        state = self._state.state_dict()
-        if not setup.world.first:
+        setup, step, world = self._setup, self._step, self._setup.world
+        check_weights(setup, self.done)
+        # Losses and terms are means over a batch.
+        epoch = {"losses": world.mean(step.losses), "terms": world.mean(step.terms), "correct": world.sum(step.correct)}
+        if not world.first:
             return
-        state |= {"precision": setup.precision, "settings": encode(setup.settings)}
-        checkpoint.save_checkpoint(setup.run.state, done, state)
+        state = {
+            "done": self.done,
+            "commit": self.commit,
+            "seconds": setup.stopwatch.state_dict(),
+            "precision": setup.precision,
+            "settings": encode(setup.settings),
+            **{f"net.{name}": tensor for name, tensor in setup.net.state_dict().items()},
+            **{f"optimizer.{name}": tensor for name, tensor in state_tensors(setup.optimizer).items()},
+            **{f"epoch.{name}": tensor for name, tensor in epoch.items()},
+        }
+        checkpoint.save_checkpoint(setup.run.state, self.done, state)
         self._saved_at = time.perf_counter()
         self._seconds = self._saved_at - start
 
@@ -110,7 +80,7 @@ class Checkpoints:
         Raises:
             ConfigError: if the run was begun with other settings, other data or another model.
         """
-        setup, state = self._setup, self._state
+        setup = self._setup
         found = checkpoint.load_checkpoint(setup.run.state) if setup.config.resume else None
         if found is not None:
             for damage in found.damaged:
@@ -118,24 +88,73 @@ class Checkpoints:
             before = decode(RunSettings, found.state["settings"], str(setup.run.state))
             setup.run.check_same(before, setup.settings)
             try:
-                state.load_state_dict(found.state)
+                self._load(found.state)
             except RuntimeError as error:  # no setting describes a model of the user's own
                 raise ConfigError(f"{setup.run.path} was begun with another model ({error})", field="resume") from error
-            self._report(found.state["precision"])
+            epochs = self.done / setup.feed.steps
+            say(f"resuming after epoch {epochs:.4g} of {setup.config.epochs}", shown=setup.shown)
+            if (precision := found.state["precision"]) != setup.precision:
+                say(
+                    f"warning: the run was begun in {precision}, but this device continues in {setup.precision}; the "
+                    "result will not be exactly that of the first device",
+                    shown=setup.shown,
+                )
         if setup.world.first:
-            setup.run.keep_metrics(state.done // setup.feed.steps)
+            setup.run.keep_metrics(self.done // setup.feed.steps)
 
-    def _report(self, precision: str) -> None:
-        setup = self._setup
-        epochs = self._state.done / setup.feed.steps
-        say(f"resuming after epoch {epochs:.4g} of {setup.config.epochs}", shown=setup.shown)
-        if precision != setup.precision:
-            say(
-                f"warning: the run was begun in {precision}, but this device continues in {setup.precision}; the "
-                "result will not be exactly that of the first device",
-                shown=setup.shown,
-            )
+    @torch.no_grad()
+    def _load(self, state: Mapping[str, Any]) -> None:
+        setup, step = self._setup, self._step
+        net = {name.removeprefix("net."): value for name, value in state.items() if name.startswith("net.")}
+        setup.net.load_state_dict(net)
+        for name, tensor in state_tensors(setup.optimizer).items():
+            tensor.copy_(state[f"optimizer.{name}"])
+        if setup.world.first:  # the sums over all processes; the others begin at zero
+            step.losses.copy_(state["epoch.losses"] * setup.world.size)
+            step.terms.copy_(state["epoch.terms"] * setup.world.size)
+            step.correct.copy_(state["epoch.correct"])
+        self.done, self.commit = state["done"], state["commit"]
+        setup.stopwatch.load_state_dict(state["seconds"])
 
 
-def _under(prefix: str, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+def finished_result(launch: Launch) -> Result | None:
+    """The result of a run that is to be resumed, but is finished already.
+
+    Raises:
+        ConfigError: if it was trained with other settings or on other data.
+    """
+    run, config = launch.run, launch.config
+    if not config.resume or not run.finished:
+        return None
+    before = run.settings()
+    model = config.model or before.train.model if launch.model is None else CUSTOM
+    found = differences(before.train, dataclasses.replace(config, model=model))
+    # Data in another place may have the same name but different content.
+    place = before.train.data
+    if not found and launch.place != place and open_together(launch).fingerprint != before.data.fingerprint:
+        found = [f"`data`: {place!r} before, {launch.place!r} now, with other content or splits"]
+    if found:
+        raise ConfigError(f"{run.path} is finished, with other settings: {'; '.join(found)}", field="resume")
+    if launch.world.first:
+        run.drop_state()  # a process that was killed may have left it
+    say(f"{run.path} is finished; nothing to do", shown=launch.shown)
+    return run.result()
+
+
+def how_to_resume(setup: Setup, done: int) -> str:
+    """How far a stopped run got, and the command that resumes it."""
+    epochs, steps = divmod(done, setup.feed.steps)
+    more = f" and {steps} of {counted(setup.feed.steps, 'step')}" if steps else ""
+    how = "the same call, with resume=True"
+    if setup.model is None:
+        how = f"{command_of(setup.config)} --resume"
+        if setup.world.size > 1:
+            one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(setup.world.size)
+            how = f"torchrun {f'--nproc-per-node {setup.world.size}' if one_machine else '…'} -m {how}"
+    stopped = f"{epochs} of {counted(setup.config.epochs, 'epoch')}{more}"
+    return f"stopped after {stopped}; everything is saved. Continue with:\n  {how}"
+
+
+def command_of(config: TrainConfig) -> str:
+    """The command that trains with these settings."""
+    return command(config, recipes.settings(config.recipe, config.data))

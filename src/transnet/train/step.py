@@ -8,7 +8,7 @@ a second shape would cost more than it saves.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from types import FunctionType, MethodType
 from typing import Any, cast
 
@@ -17,28 +17,25 @@ from torch import Tensor, nn
 
 from transnet.data.augment import Plan, mix
 from transnet.model import TransNet
-from transnet.train.device import no_cudnn_benchmark
+from transnet.train.device import Autocast, no_cudnn_benchmark
 from transnet.train.feed import Feed
 from transnet.train.objective import BatchOutputs, Objective
 from transnet.train.optim import preserved, set_learning_rate, state_tensors
 
 
-def compiler_options(device: torch.device, *, rewrite_graph: bool = True) -> dict[str, Any]:
+def compiler_options(*, rewrite_graph: bool = True) -> dict[str, Any]:
     """Options for `torch.compile` that make the step faster on a GPU than the defaults do.
 
     Args:
-        device: where the step runs. Only a GPU has options.
         rewrite_graph: also rewrite the first convolution and batch norm, see `transnet.train.inductor`.
     """
-    if device.type != "cuda":
-        return {}
     options: dict[str, Any] = {
         "max_autotune_pointwise": True,  # try more tilings of the batch-norm kernels
         "combo_kernels": True,  # run the many small kernels together, such as the casts of the weights
         "triton.enable_pdl": True,  # set up a kernel while the one before it ends
     }
     if rewrite_graph:
-        from transnet.train.inductor.rewrite import RewriteGraph  # imports the compiler, which takes seconds
+        from transnet.train.inductor import RewriteGraph  # imports the compiler, which takes seconds
 
         options["joint_custom_post_pass"] = RewriteGraph()
     return options
@@ -66,59 +63,41 @@ class Step:
         correct: correct predictions per head in the epoch so far, (m,), likewise.
         terms: the objective's weighted terms in each step, (steps, number of terms), likewise. It is filled only if
             there are several.
+        graphs: the captured step for each size of a batch.
     """
 
     def __init__(
-        self,
-        net: TransNet,
-        optimizer: torch.optim.Optimizer,
-        feed: Feed,
-        objective: Objective,
-        rates: Tensor,
-        *,
-        classes: int,
-        autocast: Callable[[], AbstractContextManager[Any]],
-        compile: bool,
-        capture: bool,
-        module: nn.Module | None = None,
+        self, net: TransNet, optimizer: torch.optim.Optimizer, feed: Feed, objective: Objective, rates: Tensor, *,
+        classes: int, autocast: Autocast, compile: bool, capture: bool, distributed: bool = False,
         rewrite_graph: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         device = feed.labels.device
         m = len(net.transforms)
         self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
-        self.module = module or training_module(net, objective)  # what is called: this, or DDP around it
-        self.classes, self.autocast, self.needs_across = classes, autocast, objective.needs_across
+        self.classes, self.autocast, self.capture = classes, autocast, capture
+        self.needs_across = objective.needs_across
+        module = _Across(net) if self.needs_across else net
+        self.module = nn.parallel.DistributedDataParallel(module) if distributed else module
         self.rates = rates.to(device)
         self.done = torch.zeros(1, dtype=torch.int64, device=device)  # steps of the whole run
         self.losses = torch.zeros(feed.steps, m, device=device)
         self.correct = torch.zeros(m, device=device)
         self.terms = torch.zeros(feed.steps, len(objective.terms), device=device)
-        self.capture = capture
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._compiled: Callable[[int, int, float], Tensor] = self._loss
         if compile:
-            options = compiler_options(device, rewrite_graph=rewrite_graph)
+            options = compiler_options(rewrite_graph=rewrite_graph)
             self._compiled = torch.compile(clone_function(self._loss), dynamic=False, options=options)
 
     def prepare(self) -> None:
         """Compile and capture before the first step, so that no epoch's time includes it."""
         if self.capture:
             for step in (0, self.feed.steps - 1):
-                if (size := self.feed.size(step)) not in self._graphs:
-                    self._graphs[size] = self._captured(step, size)
-
-    def graph(self, size: int) -> torch.cuda.CUDAGraph:
-        """The captured step for batches of ``size`` images."""
-        return self._graphs[size]
+                if (size := self.feed.size(step)) not in self.graphs:
+                    self.graphs[size] = self._captured(step, size)
 
     def start(self, plan: Plan, step: int, done: int) -> None:
-        """Begin an epoch, or continue within it.
-
-        Args:
-            plan: the epoch's.
-            step: the first one to do, within the epoch.
-            done: steps done in the whole run.
-        """
+        """Begin an epoch at one of its steps; ``done`` steps of the whole run come before it."""
         self.feed.start(plan, step)
         self.done.fill_(done)
         if step == 0:
@@ -139,7 +118,7 @@ class Step:
             # Not `torch.manual_seed`, which records a stack trace of every call for the kinds of device not present.
             torch.cuda.manual_seed(seed)
         if self.capture:
-            self._graphs[size].replay()
+            self.graphs[size].replay()
         else:
             self._run(step, size)
 
@@ -192,7 +171,7 @@ class Step:
                     self.done -= 1  # or the last steps of a run would read beyond its learning rates
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+            pool = next(iter(self.graphs.values())).pool() if self.graphs else None
             with torch.cuda.graph(graph, pool=pool):
                 self._run(step, size)
         return graph
@@ -207,11 +186,6 @@ class _Across(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net.logits(x, across=True)
-
-
-def training_module(net: TransNet, objective: Objective) -> nn.Module:
-    """The module whose output the objective needs; wrap this one in DDP."""
-    return _Across(net) if objective.needs_across else net
 
 
 def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

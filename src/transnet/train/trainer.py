@@ -7,7 +7,7 @@ settings ─ prepare ─▶ Setup ─▶ Trainer ─▶ Step, once per batch    
 
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing, nullcontext
 
 import torch
@@ -22,7 +22,7 @@ from transnet.runs.config import TrainConfig
 from transnet.runs.provenance import versions
 from transnet.runs.records import Cost, EpochEntry, Result, Scores
 from transnet.train.device import Autocast, determinism, device_name, no_cudnn_benchmark
-from transnet.train.evaluate import count, scores, with_classes
+from transnet.train.evaluate import count, scores, scores_with_classes
 from transnet.train.failures import (
     TrainingError,
     advice,
@@ -32,24 +32,18 @@ from transnet.train.failures import (
     warn_if_diverged,
 )
 from transnet.train.interrupt import Interrupt, Stopped
-from transnet.train.progress import RunProgress
-from transnet.train.resume import command_of, finished_result, how_to_resume
+from transnet.train.progress import Curves, RunProgress
 from transnet.train.setup import Launch, Setup, prepare
-from transnet.train.state import Checkpoints, TrainState
-from transnet.train.step import Step, training_module
-from transnet.train.tensorboard import Curves
+from transnet.train.state import TrainState, command_of, finished_result, how_to_resume
+from transnet.train.step import Step
 
 CHECK_EVERY = 200  # steps between checks of the losses, each of which waits for the device
 
 
 def train(
-    config: TrainConfig,
-    *,
-    model: nn.Module | None = None,
-    data: str | None = None,
-    quiet: bool = False,
+    config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False,
     at_once: int = 1,
-) -> Result:
+) -> Result:  # fmt: skip
     """Train a run, write its result to the run folder and return it.
 
     Args:
@@ -89,29 +83,27 @@ class Trainer:
     def __init__(self, setup: Setup, *, rewrite_graph: bool = True) -> None:
         self.setup = setup
         config, cuda, distributed = setup.config, setup.device.type == "cuda", setup.world.size > 1
-        module = training_module(setup.net, setup.objective)
         self.step = Step(
             setup.net, setup.optimizer, setup.feed, setup.objective, setup.rates,
             classes=len(setup.data.classes),
             autocast=setup.autocast,
             compile=config.compile and cuda,
             capture=config.cuda_graph and cuda and not distributed,
-            module=nn.parallel.DistributedDataParallel(module) if distributed else None,
+            distributed=distributed,
             rewrite_graph=rewrite_graph,
         )  # fmt: skip
         self.state = TrainState(setup, self.step)
-        self.checkpoints = Checkpoints(setup, self.state)
         self._next_plan: tuple[int, Plan] | None = None  # of the epoch with that number
 
     def train(self) -> Result:
         """Train the epochs that are left, evaluate, and write weights and result to the run's folder."""
         setup, stopwatch = self.setup, self.setup.stopwatch
-        self.checkpoints.restore()
-        stopwatch.lap("prepare")
+        self.state.restore()
+        stopwatch.parts["prepare"] += stopwatch.elapsed
         shown = setup.shown and setup.device.type == "cuda"
         say("preparing the training step: seconds, or minutes for a network of many layers", shown=shown)
-        self.step.prepare()
-        stopwatch.lap("compile")
+        with stopwatch.measure("compile"):
+            self.step.prepare()
         self._train_epochs()
         result = self._evaluate_or_stop()
         if setup.world.first:
@@ -139,7 +131,7 @@ class Trainer:
                 state.done = epoch * steps + reached
                 check_losses(setup, self.step.losses[:reached], epoch)
                 seconds = time.perf_counter() - start
-                setup.stopwatch.add("train", seconds)
+                setup.stopwatch.parts["train"] += seconds
                 if reached < steps:
                     self._stop()
                 world.broadcast(setup.net.buffers())  # each process has its own batch norm: the first one's is saved
@@ -150,7 +142,7 @@ class Trainer:
                     setup.run.add_metrics(entry)
                 stop = world.any(interrupt.requested, setup.device)
                 last = epoch + 1 == epochs  # evaluation may take long, and writing the model may fail
-                if not stop and (last or self.checkpoints.is_due(epoch)):
+                if not stop and (last or state.is_due(epoch)):
                     self._save(required=not last)
                 if stop:
                     self._stop()
@@ -167,35 +159,26 @@ class Trainer:
         Returns:
             The number of steps of the epoch that are done: fewer than it has if the user stopped the run.
         """
-        setup, feed = self.setup, self.setup.feed
+        setup, feed, world = self.setup, self.setup.feed, self.setup.world
         epoch_plan = self.plan_of(epoch)
         self.step.start(epoch_plan, first, epoch * feed.steps + first)
-        batches = None if setup.resident else self._stream(epoch_plan, first)
+        batches = None if feed.pixels is None else self._stream(epoch_plan, first)
         with closing(batches) if batches else nullcontext():
-            reached = self._train_steps(epoch, first, batches, progress, interrupt)
-        if reached == feed.steps and self.step.capture and epoch + 1 < setup.config.epochs:
+            for k in range(first, feed.steps):
+                if batches is not None and feed.pixels is not None:
+                    pixels = next(batches)
+                    feed.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
+                self.step(k, seed_for(setup.config.seed, "step", epoch * feed.steps + k, world.rank))
+                if progress is not None:
+                    progress.step(epoch, k + 1)
+                if (k + 1) % CHECK_EVERY == 0:
+                    check_losses(setup, self.step.losses[: k + 1], epoch)
+                # Exchanging this between processes waits for the device, so they do not do it in every step.
+                check = interrupt is not None and (world.size == 1 or (k + 1) % 50 == 0)
+                if interrupt and check and world.any(interrupt.requested, setup.device):
+                    return k + 1
+        if self.step.capture and epoch + 1 < setup.config.epochs:
             self.plan_ahead(epoch + 1)  # while the device is still busy
-        return reached
-
-    def _train_steps(
-        self, epoch: int, first: int, batches: Iterator[Tensor] | None, progress: RunProgress | None,
-        interrupt: Interrupt | None,
-    ) -> int:  # fmt: skip
-        setup, feed, world = self.setup, self.setup.feed, self.setup.world
-        for k in range(first, feed.steps):
-            if batches is not None:
-                assert feed.pixels is not None
-                pixels = next(batches)
-                feed.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
-            self.step(k, seed_for(setup.config.seed, "step", epoch * feed.steps + k, world.rank))
-            if progress is not None:
-                progress.step(epoch, k + 1)
-            if (k + 1) % CHECK_EVERY == 0:
-                check_losses(setup, self.step.losses[: k + 1], epoch)
-            # Exchanging this between processes waits for the device, so they do not do it in every step.
-            check = interrupt is not None and (world.size == 1 or (k + 1) % 50 == 0)
-            if interrupt and check and world.any(interrupt.requested, setup.device):
-                return k + 1
         return feed.steps
 
     def plan_of(self, epoch: int) -> Plan:
@@ -223,7 +206,7 @@ class Trainer:
 
     def _save(self, *, required: bool = True) -> None:
         try:
-            self.checkpoints.save()
+            self.state.save()
         except checkpoint.CheckpointError as error:
             if required:
                 raise
@@ -236,13 +219,8 @@ class Trainer:
     def _entry(self, epoch: int, seconds: float, *, fraction: float) -> EpochEntry:
         """The line of ``metrics.jsonl`` for an epoch, of which this process trained a fraction."""
         setup, step, world = self.setup, self.step, self.setup.world
-        names = setup.objective.names
-
-        def mean(values: Tensor) -> list[float]:
-            return ((world.sum(values.clone()) * setup.feed.shares).sum(0) / world.size).tolist()  # type: ignore[no-any-return]
-
-        loss, terms = mean(step.losses), mean(step.terms) if len(names) > 1 else []
-        accuracy = world.sum(step.correct.clone()) / len(setup.data.train)
+        terms = setup.feed.mean(world.mean(step.terms)) if len(setup.objective.names) > 1 else torch.zeros(0)
+        accuracy = world.sum(step.correct) / len(setup.data.train)
         every, found = setup.config.evaluate_every, dict[str, Scores]()
         if (every and (epoch + 1) % every == 0) or epoch + 1 == setup.config.epochs:
             with setup.stopwatch.measure("evaluate"):
@@ -253,11 +231,11 @@ class Trainer:
             epoch=epoch + 1,
             step=self.state.done,
             lr=setup.rates[self.state.done - 1].item(),
-            loss=tuple(loss),
+            loss=tuple(setup.feed.mean(world.mean(step.losses)).tolist()),
             accuracy=tuple(accuracy.tolist()),
             seconds=seconds,
             images_per_second=len(setup.data.train) * fraction / seconds,
-            terms=dict(zip(names, terms, strict=False)),
+            terms=dict(zip(setup.objective.names, terms.tolist(), strict=False)),
             val=found.get("val"),
             test=found.get("test"),
         )
@@ -277,43 +255,37 @@ class Trainer:
 
     def _evaluate(self) -> Result:
         """Measure the network without autocast. (torch still rounds a GPU's convolutions to TF32.)"""
-        setup, net, data = self.setup, self.setup.net, self.setup.data
+        setup, net, data, names = self.setup, self.setup.net, self.setup.data, self.setup.net.transforms
         warn_if_diverged(setup, self.step.losses)
         say("evaluating on the test and training set", shown=setup.shown)
         with setup.stopwatch.measure("evaluate"):
-            test = self._count(net, "test", flip=setup.flip)
-            val = self._count(net, "val", flip=setup.flip) if data.val is not None else None
-            identity = net.keep("r0") if "r0" in net.transforms else None
-            train_sums = self._count(identity, "train", flip=False) if identity else None
+            splits = ("test", "val") if data.val is not None else ("test",)
+            sums = {split: self._count(net, split, flip=setup.flip) for split in splits}
+            train = None
+            if "r0" in names:
+                train = scores(self._count(net.keep("r0"), "train", flip=False)[0], ("r0",)).pruned
         n_train = torch.bincount(data.train.labels, minlength=len(data.classes)).tolist()
-
-        def plain(sums: Tensor) -> Scores:
-            return with_classes(scores(sums[0], net.transforms), sums[0], net.transforms, data.classes, n_train)
-
-        def flipped(sums: Tensor | None) -> Scores | None:
-            return scores(sums[1], net.transforms, passes=2) if sums is not None and len(sums) > 1 else None
-
-        scored = plain(test)
-        loss = scored.full.loss
-        if loss is not None and not math.isfinite(loss):
+        plain = {split: scores_with_classes(found[0], names, data.classes, n_train) for split, found in sums.items()}
+        flipped = {split: scores(found[1], names, passes=2) for split, found in sums.items() if setup.flip}
+        test = plain["test"]
+        if test.full.loss is not None and not math.isfinite(test.full.loss):
             raise TrainingError(
-                f"the loss on the test set is {loss}, though it was finite in training; {advice(setup.run.state)}"
+                f"the loss on the test set is {test.full.loss}, though it was finite in training; {advice(setup.run)}"
             )
-        train_score = scores(train_sums[0], ("r0",)).pruned if train_sums is not None else None
         ratio = None
-        if scored.pruned and scored.pruned.loss is not None and train_score and train_score.loss:
-            ratio = scored.pruned.loss / train_score.loss
-        images, m, parts = len(data.train) * setup.config.epochs, len(net.transforms), setup.stopwatch.parts
+        if test.pruned and test.pruned.loss is not None and train and train.loss:
+            ratio = test.pruned.loss / train.loss
+        images, parts = len(data.train) * setup.config.epochs, setup.stopwatch.parts
         return Result(
-            test=scored,
-            test_flip=flipped(test),
-            val=plain(val) if val is not None else None,
-            val_flip=flipped(val),
-            train=train_score,
+            test=test,
+            test_flip=flipped.get("test"),
+            val=plain.get("val"),
+            val_flip=flipped.get("val"),
+            train=train,
             generalization=ratio,
             cost=Cost(
-                train_passes=images * m,
-                predict_passes=m,
+                train_passes=images * len(names),
+                predict_passes=len(names),
                 parameters=sum(p.numel() for p in net.parameters()),
                 images_per_second=images / parts["train"],
             ),
@@ -328,7 +300,7 @@ class Trainer:
             command=command_of(setup.settings.train),
             commit=self.state.commit,
             processes=setup.world.size,
-            at_once=setup.launch.at_once,
+            at_once=setup.at_once,
             precision=setup.precision,
         )
 
@@ -338,5 +310,5 @@ class Trainer:
         split = {"test": data.test, "val": data.val, "train": data.train}[name]
         assert split is not None
         batches = setup.eval_loader.batches(name, split, setup.feed.images if name == "train" else None)
-        with no_cudnn_benchmark():
-            return setup.world.sum(count(net, batches, len(data.classes), flip=flip, autocast=autocast))
+        with no_cudnn_benchmark(), autocast():
+            return setup.world.sum(count(net, batches, len(data.classes), flip=flip))

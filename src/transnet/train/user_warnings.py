@@ -13,30 +13,9 @@ IMBALANCE = 3  # images of the largest class per image of the smallest, above wh
 _USUAL_SIDE = 224  # of the images that torchvision's models are made for
 
 
-def warnings_about_transforms(names: tuple[str, ...], *, flip: bool) -> list[str]:
-    """Return warnings about the chosen transforms; ``flip``: whether training flips images."""
-    found = []
-    if "r0" not in names:
-        found.append(
-            "warning: there is no identity head r0, so the network cannot be pruned to one pass of the untransformed "
-            "image: any other head needs its transform folded into the weights (`transnet prune` with `head`), or "
-            "transformed images"
-        )
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    found += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
-    pairs = natural_pairs(names) if flip else []
-    return found + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in pairs]
-
-
-def natural_pairs(names: tuple[str, ...]) -> list[str]:
-    """Pairs of transforms that a horizontal flip of the data turns into each other: r0~m0, r1~m3, r2~m2, r3~m1."""
-    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if d4.compose(t, "m0") in names}
-    return [f"{a} and {b}" for a, b in sorted(pairs)]
-
-
-def warnings_about_settings(config: TrainConfig, data: DataSet) -> list[str]:
-    """Return warnings about settings that do not suit the data or each other."""
-    found = []
+def setup_warnings(config: TrainConfig, data: DataSet, *, flip: bool) -> list[str]:
+    """Return warnings about settings that do not suit the data or each other; ``flip``: training flips images."""
+    found = transform_warnings(config.names, flip=flip)
     if config.batch_size > len(data.train):
         found.append(f"note: `batch_size` {config.batch_size} is more than all training images: an epoch is one step")
     if config.pretrained and config.lr == TrainConfig.for_data(config.data, config.out, recipe=config.recipe).lr:
@@ -51,20 +30,32 @@ def warnings_about_settings(config: TrainConfig, data: DataSet) -> list[str]:
             f"`image_size` {side} enlarges them, which takes longer"
         )
     found += imbalance_notes(data.classes, torch.bincount(data.train.labels, minlength=len(data.classes)).tolist())
-    if data.val is not None:
-        missing = len(data.classes) - len(torch.unique(data.val.labels))
-        if missing:
-            found.append(f"note: classes without an image in the validation split: {missing} of {len(data.classes)}")
+    missing = len(data.classes) - len(torch.unique(data.val.labels)) if data.val is not None else 0
+    if missing:
+        found.append(f"note: classes without an image in the validation split: {missing} of {len(data.classes)}")
+    return found
+
+
+def transform_warnings(names: tuple[str, ...], *, flip: bool) -> list[str]:
+    """Return warnings about the chosen transforms; ``flip``: training flips images."""
+    found = []
+    if "r0" not in names:
+        found.append(
+            "warning: there is no identity head r0, so the network cannot be pruned to one pass of the untransformed "
+            "image: any other head needs its transform folded into the weights (`transnet prune` with `head`), or "
+            "transformed images"
+        )
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    found += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
+    # A flip of the data turns some transforms into each other: r0~m0, r1~m3, r2~m2, r3~m1.
+    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if flip and d4.compose(t, "m0") in names}
+    found += [f"warning: images are flipped in training, so {a} and {b} are one task for two heads"
+              for a, b in sorted(pairs)]  # fmt: skip
     return found
 
 
 def imbalance_notes(classes: Sequence[str], n_train: Sequence[int]) -> list[str]:
-    """Return a note if a class has more than three times the training images of another.
-
-    Args:
-        classes: their names.
-        n_train: the training images of each.
-    """
+    """Return a note if a class has more than three times the training images, ``n_train``, of another."""
     few, many = min(n_train), max(n_train)
     if many <= IMBALANCE * few:
         return []

@@ -25,7 +25,7 @@ def saved(tmp_path: Path, **arrays: object) -> str:
 
 def test_digits_use_all_of_0_to_255() -> None:
     source = read_digits()
-    assert source.store.pixels(0).shape == (8, 8, 1)
+    assert source.store.images[0].shape == (8, 8, 1)  # type: ignore[union-attr]
     assert (source.store.images.min(), source.store.images.max()) == (0, 255)  # type: ignore[attr-defined]
 
 

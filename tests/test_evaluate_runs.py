@@ -8,7 +8,7 @@ from PIL import Image
 
 from small_runs import images_file, run
 from transnet.data.cache import cache_folder
-from transnet.data.split import Split
+from transnet.data.dataset import Split
 from transnet.train.evaluate_runs import evaluate_runs
 
 

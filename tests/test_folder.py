@@ -70,23 +70,20 @@ def test_linked_class_folder_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folders", "splits"),
+    ("folders", "sizes"),
     [
-        (("train",), {"train"}),
-        (("train", "val"), {"train", "test"}),
-        (("Train", "Validation"), {"train", "test"}),
-        (("train", "test"), {"train", "test"}),
-        (("train", "val", "test"), {"train", "val", "test"}),
+        (("train",), (2, None, 2)),
+        (("train", "val"), (4, None, 6)),
+        (("Train", "Validation"), (4, None, 6)),
+        (("train", "test"), (4, None, 6)),
+        (("train", "val", "test"), (4, 6, 8)),
     ],
 )
-def test_splits(tmp_path: Path, folders: tuple[str, ...], splits: set[str]) -> None:
+def test_splits(tmp_path: Path, folders: tuple[str, ...], sizes: tuple[int | None, ...]) -> None:
     for i, folder in enumerate(folders):
         class_folder(tmp_path / folder, n=2 + i, seed=10 * i)
-    source = read_folder(tmp_path)
-    assert set(source.splits) == splits
-    assert len(source.splits["train"]) == 4
-    last = {"train": 4, "test": 2 * (1 + len(folders))}
-    assert all(len(source.splits[split]) == n for split, n in last.items() if split in source.splits)
+    data = open_data(str(tmp_path))
+    assert (len(data.train), data.val and len(data.val), len(data.test)) == sizes
 
 
 def refused(root: Path, match: str) -> None:

@@ -88,11 +88,6 @@ def test_vanished_image_is_named(split: Split, workers: int) -> None:
     assert "Traceback" not in str(caught.value)
 
 
-def test_crops_that_do_not_fit_the_batches_are_refused(split: Split) -> None:
-    with pytest.raises(ValueError, match=r"need \(2, 2\)"):
-        stream(split, [torch.tensor([0, 1])], GEOMETRY, crops=torch.zeros(3, 2), workers=0, pin=False)
-
-
 _WITH_A_SERVER = """
 import multiprocessing, sys
 

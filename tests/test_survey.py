@@ -10,7 +10,7 @@ import pytest
 
 from data_files import encoded, noise
 from small_runs import environment
-from transnet.data.stores import ArrayStore, FileStore
+from transnet.data.source import ArrayStore, FileStore
 from transnet.data.survey import statistics, survey
 
 
@@ -79,7 +79,7 @@ SHORT_OF_MEMORY = """
 import io, resource, sys
 from pathlib import Path
 from PIL import Image
-from transnet.data.stores import FileStore
+from transnet.data.source import FileStore
 from transnet.data.survey import survey
 root = Path(sys.argv[1])
 Image.new("RGB", (8000, 8000)).save(root / "0.png")

@@ -9,13 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 # Resolved on first use: the command line's help reads the catalog and must not wait for torch.
-_HOME = {"DataSet": "dataset", "Split": "split", "open_data": "open"}
+_HOME = {"DataSet": "dataset", "Split": "dataset", "open_data": "open"}
 __all__ = ["DataSet", "Split", "open_data"]
 
 if TYPE_CHECKING:
-    from transnet.data.dataset import DataSet
+    from transnet.data.dataset import DataSet, Split
     from transnet.data.open import open_data
-    from transnet.data.split import Split
 
 
 def __getattr__(name: str) -> object:

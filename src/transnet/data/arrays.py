@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from transnet.data.geometry import Pixels
-from transnet.data.source import Rows, Source, class_names, with_test_split
-from transnet.data.stores import ArrayStore
+from transnet.data.source import ArrayStore, Rows, Source, class_names
 from transnet.errors import DataError
 
 Array = npt.NDArray[Any]
-_SPLITS = ("train", "val", "test")
+_NAMES = (("x_{}", "y_{}"), ("{}_images", "{}_labels"))
 _LAYOUT = (
     "expected are the arrays x and y, or images and labels, or x_train y_train x_test y_test [x_val y_val], or"
     " train_images train_labels and so on, and optionally classes, the names"
@@ -26,17 +25,18 @@ def read_digits() -> Source:
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    store, rows = ArrayStore(pixels, "digits"), np.arange(len(labels))
-    return Source(store, labels.astype(np.int64), tuple(map(str, range(10))), {"train": rows})
+    return source_of_arrays("digits", {"train": pixels}, {"train": labels}, tuple(map(str, range(10))))
 
 
-def train_and_test(
-    name: str, images: tuple[Pixels, Pixels], labels: tuple[Array, Array], classes: tuple[str, ...]
+def source_of_arrays(
+    name: str, images: dict[str, Pixels], labels: dict[str, Array], classes: tuple[str, ...] | None
 ) -> Source:
-    """A dataset from arrays of training and test images (N, H, W, C) and their labels."""
-    rows = np.arange(len(labels[0]) + len(labels[1]))
-    splits = dict(zip(("train", "test"), np.split(rows, [len(labels[0])])))
-    return Source(ArrayStore(np.concatenate(images), name), np.concatenate(labels).astype(np.int64), classes, splits)
+    """A dataset from each split's images (N, H, W, C) and labels (N,); classes None are called by their numbers."""
+    all_labels = np.concatenate(list(labels.values())).astype(np.int64)
+    ends = np.cumsum([len(values) for values in labels.values()])
+    rows = np.split(np.arange(len(all_labels)), ends[:-1])
+    store = ArrayStore(np.concatenate(list(images.values())), name)
+    return Source(store, all_labels, class_names(name, all_labels, classes), dict(zip(labels, rows)))
 
 
 def read_npz(path: Path) -> Source:
@@ -49,7 +49,7 @@ def read_npz(path: Path) -> Source:
         DataError: for any other content.
     """
     arrays = _load(path)
-    pairs = {split: pair for split in _SPLITS if (pair := _pair(path, arrays, split)) is not None}
+    pairs = {split: pair for split in ("train", "val", "test") if (pair := _pair(path, arrays, split)) is not None}
     whole = [pair for pair in (("x", "y"), ("X", "y"), ("images", "labels")) if set(pair) <= set(arrays)]
     if not pairs and whole:
         pairs = {"train": whole[0]}
@@ -59,22 +59,15 @@ def read_npz(path: Path) -> Source:
     images = {split: _images(f"{path}: {x}", arrays[x]) for split, (x, _) in pairs.items()}
     labels = {split: _labels(f"{path}: {y}", arrays[y]) for split, (_, y) in pairs.items()}
     shape = images["train"].shape[1:]
-    splits: dict[str, Rows] = {}
-    start = 0
     for split, (x, y) in pairs.items():
         if images[split].shape[1:] != shape:
             raise DataError(f"{path}: {x} has images of {images[split].shape[1:]}, the training set of {shape}")
         if len(images[split]) != len(labels[split]):
             raise DataError(f"{path}: {len(images[split])} images in {x}, but {len(labels[split])} labels in {y}")
-        splits[split] = np.arange(start, start + len(labels[split]))
-        start += len(labels[split])
-    all_labels = np.concatenate(list(labels.values()))
     names = arrays.get("classes")
     if names is not None and (names.ndim != 1 or names.dtype.kind not in "US"):
         raise DataError(f"{path}: classes is not a list of strings, but {names.dtype}")
-    classes = class_names(str(path), all_labels, None if names is None else names.astype(np.str_).tolist())
-    pixels = np.concatenate(list(images.values()))
-    return Source(ArrayStore(pixels, str(path)), all_labels, classes, with_test_split(splits))
+    return source_of_arrays(str(path), images, labels, None if names is None else tuple(names.astype(np.str_).tolist()))
 
 
 def _load(path: Path) -> dict[str, Array]:
@@ -83,7 +76,7 @@ def _load(path: Path) -> dict[str, Array]:
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
         with file:
-            return {name: file[name] for name in file.files}
+            return dict(file)
     except DataError:
         raise
     except (OSError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError) as error:
@@ -95,7 +88,8 @@ def _load(path: Path) -> dict[str, Array]:
 
 
 def _pair(path: Path, arrays: dict[str, Array], split: str) -> tuple[str, str] | None:
-    for x, y in ((f"x_{split}", f"y_{split}"), (f"{split}_images", f"{split}_labels")):
+    """The names of a split's images and labels."""
+    for x, y in ((images.format(split), labels.format(split)) for images, labels in _NAMES):
         if x in arrays and y in arrays:
             return x, y
         if x in arrays or y in arrays:
@@ -106,9 +100,8 @@ def _pair(path: Path, arrays: dict[str, Array], split: str) -> tuple[str, str] |
 def _images(source: str, values: Array) -> Pixels:
     images = values[..., None] if values.ndim == 3 else values
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
-        hint = (
-            "; transpose(0, 2, 3, 1) puts the channels last" if values.ndim == 4 and values.shape[1] in (1, 3) else ""
-        )
+        channels_first = values.ndim == 4 and values.shape[1] in (1, 3)
+        hint = "; transpose(0, 2, 3, 1) puts the channels last" if channels_first else ""
         raise DataError(f"{source} has shape {values.shape}; images are (N, H, W), (N, H, W, 1) or (N, H, W, 3){hint}")
     if images.dtype == np.uint8:
         return np.ascontiguousarray(images)

@@ -2,8 +2,7 @@
 
 An epoch's randomness is a `Plan`, which depends only on (seed, epoch). So resuming a run needs no saved random state,
 and the plan is the same on every device and for every number of processes. Only the pairs that mixing forms depend on
-that number, since each process mixes its own share of a batch. Data order and augmentation have separate generators,
-so that two runs can share one and differ in the other.
+that number, since each process mixes its own share of a batch.
 
 The device applies it by index arithmetic: crop, flip and padding determine which stored pixel each pixel of the batch
 comes from, so that gathering, cropping, flipping and normalising compile to one kernel.
@@ -46,16 +45,10 @@ class Plan:
 
 
 def plan(n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: float = 0.0, cutmix: float = 0.0) -> Plan:
-    """Draw an epoch of ``n`` images in ``batches`` batches.
+    """Draw an epoch of ``n`` images in ``batches`` batches, for a run's seed.
 
-    Args:
-        n: number of images.
-        seed: the run's.
-        epoch: from 0.
-        batches: steps of the epoch.
-        flip: whether to flip images left-right, with probability 0.5.
-        mixup: α of its Beta distribution, 0 for none.
-        cutmix: likewise. If both are given, each batch uses one of them, at random.
+    ``flip`` flips half of the images left-right. ``mixup`` and ``cutmix`` are the α of the Beta distributions, 0 for
+    none; with both, each batch uses one of them, at random.
     """
     order = torch.Generator().manual_seed(seed_for(seed, "order", epoch))
     random = torch.Generator().manual_seed(seed_for(seed, "augment", epoch))
@@ -88,15 +81,10 @@ def _mixing(batches: int, mixup: float, cutmix: float, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """Turns stored images into a network's input, by the dataset's geometry and statistics.
-
-    Attributes:
-        geometry: sizes and padding.
-        scale: (C,) and shift: (C,): normalised = stored · scale − shift.
-    """
+    """Turns stored images into a network's input, by the dataset's geometry and statistics."""
 
     geometry: Geometry
-    scale: Tensor
+    scale: Tensor  # (C,): normalised = stored · scale − shift
     shift: Tensor
 
     @classmethod
@@ -132,13 +120,9 @@ class View:
 
 
 def mix(x: Tensor, y: Tensor, settings: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mixup or CutMix with the batch's neighbours: (B, C, H, W) and class indices → images and probabilities.
+    """Mix normalised images (B, C, H, W) and their class indices with the batch's neighbours.
 
-    Args:
-        x: normalised images.
-        y: class indices.
-        settings: one row of ``Plan.mix``, on the device.
-        classes: number of classes.
+    ``settings`` is one row of ``Plan.mix`` on the device. Returns images and class probabilities.
     """
     kind, own, top, left, height, width = settings.unbind()
     h, w = x.shape[-2:]

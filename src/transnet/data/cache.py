@@ -1,9 +1,8 @@
 """Arrays that take long to compute, kept in the user's cache folder.
 
 The folder is ``TRANSNET_CACHE``, or ``~/.cache/transnet/decoded``; it may be deleted at any time. An entry is an
-``.npy`` file, so that it can be mapped into memory, followed by the sha256 of its data. It appears under its name only
-when it is complete and on the disk. A second process that needs the same entry waits for the first. An entry with a
-wrong size or checksum is computed again.
+``.npy`` file, so that it can be mapped into memory, followed by the sha256 of its data. An entry that is incomplete or
+damaged is computed again. A second process that needs the same entry waits for the first.
 """
 
 import errno
@@ -42,7 +41,7 @@ def cached(
         dtype: of the array.
         fill: writes all values into the ``.npy`` file at the path that it gets (``numpy.load(path, "r+")``), with any
             number of processes.
-        replace: compute it also if there is an entry, which the new one replaces.
+        replace: compute it even if there is an entry.
 
     Returns:
         The array, mapped from the file. Writing to it changes only this process's copy.
@@ -66,6 +65,7 @@ def cached(
             for stale in folder.glob(f"{key}.*.tmp"):
                 stale.unlink(missing_ok=True)
             _build(path, shape, dtype, fill)
+            return np.load(path, mmap_mode="c")
     except OSError as error:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({error})"
@@ -73,9 +73,6 @@ def cached(
             f"the cache folder {folder} {why}; {size / 1e9:.2f} GB are needed there: make room, or set"
             " TRANSNET_CACHE to another folder"
         ) from error
-    if (array := _load(path, shape, dtype)) is None:
-        raise DataError(f"the cache entry {path} is damaged right after it was written; check the disk")
-    return array
 
 
 def allocate(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
@@ -90,7 +87,7 @@ def allocate(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
 
-def _build(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Callable[[Path], None]) -> None:
+def _build(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None]) -> None:
     temporary = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.tmp")
     try:
         allocate(temporary, shape, dtype)
@@ -98,24 +95,20 @@ def _build(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Calla
         digest = _digest(np.load(temporary, mmap_mode="r"))
         with open(temporary, "ab") as file:
             file.write(digest)
-            file.flush()
-            os.fsync(file.fileno())  # also syncs everything that any process wrote through mappings
         os.replace(temporary, path)
-        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _load(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+def _load(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array | None:
     if not path.exists():
         return None
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
         with open(path, "rb") as file:
             file.seek(-32, os.SEEK_END)
-            digest = file.read()
-        if array.shape == shape and array.dtype == dtype and _digest(array) == digest:
-            return array
+            if array.shape == shape and array.dtype == dtype and _digest(array) == file.read():
+                return array
     except Exception:  # numpy evaluates the header, so a damaged one raises nearly any exception
         pass
     _log.warning("the cache entry %s is damaged and is computed again", path)
@@ -128,13 +121,3 @@ def _digest(array: Array) -> bytes:
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
         parts = pool.map(lambda block: hashlib.sha256(block).digest(), blocks)
         return hashlib.sha256(b"".join(parts)).digest()
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,7 +1,7 @@
 """The datasets that have a name here: one record each, and a reader for each kind of file that they come in.
 
-The command line's help, the recipes' defaults, the default networks and the paper's tables all come from these
-records. To add a dataset, add a record, and a reader if its files are of a new kind.
+The command line's help, the recipes' defaults and the default networks come from these records. To add a dataset, add
+a record, and a reader if its files are of a new kind.
 
 A folder called like the dataset in ``TRANSNET_DATA``, in any form that `transnet.data.open_data` reads, is used
 instead of a download.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -37,7 +37,6 @@ class NamedDataset:
         folder: where its files are in ``TRANSNET_DATA`` after a download; empty if it needs none.
         read: reads it and, if necessary, downloads it; the argument is whether to show progress.
         recipe: the key of its settings in the recipes (`transnet.runs.recipes`), if they have any.
-        in_paper: whether the paper's tables have a column for it; they have the order of the records.
     """
 
     geometry: Geometry
@@ -46,7 +45,6 @@ class NamedDataset:
     folder: str
     read: Callable[[bool], Source]
     recipe: str = ""
-    in_paper: bool = False
 
 
 def data_folder() -> Path:
@@ -79,45 +77,41 @@ def _cifar(kind: str, progress: bool) -> Source:
     import numpy as np
     from torchvision import datasets
 
-    from transnet.data.arrays import train_and_test
-    from transnet.data.download import extract, fetch
+    from transnet.data.arrays import source_of_arrays
+    from transnet.data.download import fetch_folder
 
     published = getattr(datasets, kind)
-    folder = data_folder()
-    if not (folder / published.base_folder).is_dir():
-        archive = fetch(published.url, (published.tgz_md5,), folder, progress=progress)
-        extract(archive, published.base_folder, folder)
+    root = data_folder()
+    folder = fetch_folder(published.url, (published.tgz_md5,), published.base_folder, root, progress=progress)
     try:
         # These files are pickles. torchvision compares the md5 of every one of them before it opens any.
-        train, test = published(folder, train=True), published(folder, train=False)
+        parts = {"train": published(root, train=True), "test": published(root, train=False)}
     except RuntimeError as error:
-        place = folder / published.base_folder
-        raise DataError(f"{place}: its files are not the published ones; delete it to unpack it again") from error
-    pixels, labels = (train.data, test.data), (np.array(train.targets), np.array(test.targets))
-    return train_and_test(kind, pixels, labels, tuple(train.classes))
+        raise DataError(f"{folder}: its files are not the published ones; delete it to unpack it again") from error
+    pixels = {split: part.data for split, part in parts.items()}
+    labels = {split: np.array(part.targets) for split, part in parts.items()}
+    return source_of_arrays(kind, pixels, labels, tuple(parts["train"].classes))
 
 
 def _fashion_mnist(progress: bool) -> Source:
     import numpy as np
     from torchvision.datasets import FashionMNIST
 
-    from transnet.data.arrays import train_and_test
+    from transnet.data.arrays import source_of_arrays
     from transnet.data.download import fetch
 
     folder = data_folder() / "FashionMNIST" / "raw"  # as torchvision keeps them
+    paths = [
+        fetch(FashionMNIST.mirrors[0] + name, (md5,), folder, progress=progress) for name, md5 in FashionMNIST.resources
+    ]
+    # The IDX format: a header of 16 bytes before the pixels and of 8 before the labels.
     train, train_labels, test, test_labels = (
         np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=header)
-        # The IDX format: a header of 16 bytes before the pixels and of 8 before the labels.
-        for path, header in zip(
-            [
-                fetch(FashionMNIST.mirrors[0] + name, (md5,), folder, progress=progress)
-                for name, md5 in FashionMNIST.resources
-            ],
-            (16, 8, 16, 8),
-        )
+        for path, header in zip(paths, (16, 8, 16, 8))
     )
-    pixels = train.reshape(-1, 28, 28, 1), test.reshape(-1, 28, 28, 1)
-    return train_and_test("fashion-mnist", pixels, (train_labels, test_labels), tuple(FashionMNIST.classes))
+    pixels = {"train": train.reshape(-1, 28, 28, 1), "test": test.reshape(-1, 28, 28, 1)}
+    labels = {"train": train_labels, "test": test_labels}
+    return source_of_arrays("fashion-mnist", pixels, labels, tuple(FashionMNIST.classes))
 
 
 def _imagenette(size: str, progress: bool) -> Source:
@@ -135,13 +129,10 @@ def _imagewoof(progress: bool) -> Source:
 
 
 def _archive(url: str, md5: tuple[str, ...], classes: dict[str, str], progress: bool) -> Source:
-    from transnet.data.download import extract, fetch
+    from transnet.data.download import fetch_folder
 
-    folder = data_folder()
     inside = url.rsplit("/", 1)[-1].removesuffix(".tgz")
-    if not (folder / inside).is_dir():
-        extract(fetch(url, md5, folder, progress=progress), inside, folder)
-    return _wordnet_folder(folder / inside, classes)
+    return _wordnet_folder(fetch_folder(url, md5, inside, data_folder(), progress=progress), classes)
 
 
 def _imagenet200(_progress: bool) -> Source:
@@ -156,42 +147,32 @@ def _imagenet200(_progress: bool) -> Source:
 
 
 def _wordnet_folder(root: Path, classes: dict[str, str]) -> Source:
-    """A folder whose classes are called by their WordNet ids, read under their names."""
-    from dataclasses import replace
-
+    """Read a folder whose classes are called by their WordNet ids."""
     from transnet.data.folder import read_folder
 
-    source = read_folder(root, only=list(classes))
-    return replace(source, classes=tuple(classes[wnid] for wnid in source.classes))
+    return replace(read_folder(root, only=list(classes)), classes=tuple(classes.values()))
 
 
 # ------------------------------------------------------------------------------------------------------------- records
 
 _PHOTOGRAPHS = Geometry.square(224, stored=256)
 _CIFAR = Geometry.square(32, pad=4)
+_SMALL_PHOTOGRAPHS = Geometry.square(128, stored=160)
+_RESNET18, _RESNET50 = "torchvision:resnet18", "torchvision:resnet50"
 
 DATASETS = {
-    "digits": NamedDataset(Geometry.square(8, pad=1), False, "resnet8-small", "", _digits, recipe="digits"),
-    "cifar10": NamedDataset(
-        _CIFAR, True, "resnet18-cifar", "cifar-10-batches-py", partial(_cifar, "CIFAR10"), recipe="cifar", in_paper=True
-    ),
-    "cifar100": NamedDataset(
-        _CIFAR, True, "resnet18-cifar", "cifar-100-python", partial(_cifar, "CIFAR100"), recipe="cifar", in_paper=True
-    ),
-    # Clothes may be flipped, other than digits.
+    "digits": NamedDataset(Geometry.square(8, pad=1), False, "resnet8-small", "", _digits, "digits"),
+    "cifar10": NamedDataset(_CIFAR, True, "resnet18-cifar", "cifar-10-batches-py", partial(_cifar, "CIFAR10"), "cifar"),
+    "cifar100": NamedDataset(_CIFAR, True, "resnet18-cifar", "cifar-100-python", partial(_cifar, "CIFAR100"), "cifar"),
+    # Clothes may be flipped, unlike digits.
     "fashion-mnist": NamedDataset(
         Geometry.square(28, pad=2), True, "resnet20-small", "FashionMNIST/raw", _fashion_mnist
     ),
-    "imagenette": NamedDataset(
-        _PHOTOGRAPHS, True, "torchvision:resnet18", "imagenette2-320", partial(_imagenette, "320px"), in_paper=True
-    ),
+    "imagenette": NamedDataset(_PHOTOGRAPHS, True, _RESNET18, "imagenette2-320", partial(_imagenette, "320px")),
     "imagenette160": NamedDataset(
-        Geometry.square(128, stored=160), True, "torchvision:resnet18", "imagenette2-160", partial(_imagenette, "160px")
+        _SMALL_PHOTOGRAPHS, True, _RESNET18, "imagenette2-160", partial(_imagenette, "160px")
     ),
-    "imagewoof": NamedDataset(_PHOTOGRAPHS, True, "torchvision:resnet18", "imagewoof2-320", _imagewoof, in_paper=True),
-    "imagenet200": NamedDataset(
-        _PHOTOGRAPHS, True, "torchvision:resnet50", "imagenet", _imagenet200, recipe="imagenet200", in_paper=True
-    ),
+    "imagewoof": NamedDataset(_PHOTOGRAPHS, True, _RESNET18, "imagewoof2-320", _imagewoof),
+    "imagenet200": NamedDataset(_PHOTOGRAPHS, True, _RESNET50, "imagenet", _imagenet200, "imagenet200"),
 }
 NAMES = tuple(DATASETS)
-IN_PAPER = tuple(name for name, dataset in DATASETS.items() if dataset.in_paper)

@@ -7,6 +7,7 @@ one with more pixels than Pillow's limit against decompression bombs, about whic
 
 import io
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +42,7 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
     Raises:
         DataError: with the reason only; the caller knows the path. A ReadError if memory is short.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if not encoded:
         raise DataError("empty (0 bytes)")
@@ -53,7 +54,11 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
                 if check and image.format == "PNG":
                     with Image.open(io.BytesIO(encoded)) as second:
                         second.verify()
-                return _pixels(_upright(image))
+                image.load()
+                upright: Image.Image = image
+                with suppress(Exception):  # damaged EXIF is no error
+                    upright = ImageOps.exif_transpose(image)
+                return _pixels(upright)
     except DataError:
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
@@ -79,16 +84,6 @@ def with_channels(pixels: Pixels, channels: int) -> Pixels:
     return np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
 
 
-def _upright(image: "Image.Image") -> "Image.Image":
-    from PIL import ImageOps
-
-    image.load()  # before the orientation is read: damaged pixels are an error, damaged EXIF is not
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:
-        return image
-
-
 def _pixels(image: "Image.Image") -> Pixels:
     from PIL import Image
 
@@ -102,7 +97,6 @@ def _pixels(image: "Image.Image") -> Pixels:
     grey = image.mode in _GREY
     if image.has_transparency_data:
         layer = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-        pixels = np.array(image)
-        return pixels[:, :, :1] if grey else pixels
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        return np.array(image)[:, :, : 1 if grey else 3]
     return np.array(image.convert("L"))[:, :, None] if grey else np.array(image.convert("RGB"))

@@ -9,8 +9,7 @@ import socket
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from http.client import HTTPException
 from io import StringIO
 from pathlib import Path
@@ -40,12 +39,14 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
     if path.exists():  # possibly in a folder that is read-only
         _verify(path, md5, f"delete it to download it again from {url}")
         return path
+    patience = socket.getdefaulttimeout()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{path.name}.lock"), TemporaryDirectory(prefix=f".{path.name}.", dir=folder) as aside:
             if path.exists():  # another process was faster
                 return path
-            with _patience(), redirect_stderr(sys.stderr if progress and sys.stderr.isatty() else StringIO()):
+            socket.setdefaulttimeout(_TIMEOUT)  # torchvision would wait for ever
+            with redirect_stderr(sys.stderr if progress and sys.stderr.isatty() else StringIO()):
                 download_url(url, aside)
             _verify(Path(aside, path.name), md5, f"the download from {url} was cut short or changed: try again")
             os.replace(Path(aside, path.name), path)
@@ -54,44 +55,38 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
             f"cannot download {url} ({getattr(error, 'reason', error)}); get the file {path.name} (md5 {md5[0]}) in"
             f" another way and put it into {folder}, or set TRANSNET_DATA to the folder that holds it"
         ) from error
+    finally:
+        socket.setdefaulttimeout(patience)
     return path
 
 
-def extract(archive: Path, inside: str, folder: Path) -> Path:
-    """Unpack a verified archive into ``folder`` and return the folder ``inside``, unless that is there already.
+def fetch_folder(url: str, md5: tuple[str, ...], inside: str, folder: Path, *, progress: bool) -> Path:
+    """Download and unpack an archive, unless that is done already, and return the folder ``inside`` it."""
+    if not (folder / inside).is_dir():
+        extract(fetch(url, md5, folder, progress=progress), inside, folder)
+    return folder / inside
+
+
+def extract(archive: Path, inside: str, folder: Path) -> None:
+    """Unpack the folder ``inside`` a verified archive into ``folder``.
 
     Raises:
         DataError: if the archive does not hold that folder or cannot be unpacked.
     """
     from torchvision.datasets.utils import extract_archive
 
-    target = folder / inside
-    if target.is_dir():
-        return target
     try:
         with TemporaryDirectory(prefix=f".{inside}.", dir=folder) as aside:
             extract_archive(archive, aside)
             if not Path(aside, inside).is_dir():
                 raise DataError(f"{archive}: holds no folder {inside}/; it is not the expected archive")
             try:
-                os.rename(Path(aside, inside), target)
+                os.rename(Path(aside, inside), folder / inside)
             except OSError:
-                if not target.is_dir():  # otherwise another process was faster, with the same contents
+                if not (folder / inside).is_dir():  # otherwise another process was faster, with the same contents
                     raise
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
-    return target
-
-
-@contextmanager
-def _patience() -> Iterator[None]:
-    """Give up on connections that deliver nothing; torchvision would wait for ever."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_TIMEOUT)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
 
 
 def _verify(path: Path, md5: tuple[str, ...], advice: str) -> None:

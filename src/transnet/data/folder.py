@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transnet.data.source import SPLIT_NAMES, Source, with_test_split
-from transnet.data.stores import FileStore
+from transnet.data.source import SPLIT_NAMES, FileStore, Source
 from transnet.errors import DataError
 
 IMAGE_FILES = (
@@ -33,47 +32,70 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
         DataError: for no images, an empty class, fewer than two classes, splits without train/, or classes that differ
             between the splits.
     """
-    folders = _subfolders(root)
-    if only is not None:  # such as ImageNet, whose test/ has no labels
-        folders = [name for name in folders if SPLIT_NAMES.get(name.lower()) in ("train", "val")]
-    splits = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
-    if "train" not in splits:
-        if folders and all(name.lower() in SPLIT_NAMES for name in folders):
-            raise DataError(f"{root}: there is {folders[0]}/, but no train/; {_LAYOUT}")
-        splits = {"train": "."}
-    elif len(splits) < len(folders):
-        unknown = min(set(folders) - set(splits.values()))
-        raise DataError(
-            f"{root}: beside {splits['train']}/ there is {unknown}/, which is neither a validation nor a test set;"
-            " known are train/, val/ and test/"
-        )
-    names = {split: tuple(_subfolders(root / folder)) for split, folder in splits.items()}
-    classes = tuple(only) if only is not None else names["train"]
-    for split, found in names.items():
-        _check_classes(root / splits[split], classes, found, exact=only is None)
-
+    splits = _splits(root, ("train", "val") if only is not None else ("train", "val", "test"))
+    classes = only if only is not None else _subfolders(root / splits["train"])
+    for folder in splits.values():
+        _check_classes(root / folder, classes, exact=only is None)
     paths: list[str] = []
     labels: list[int] = []
     rows = {}
     for split, folder in splits.items():
         images = [_images(root, Path(folder, name)) for name in classes]
-        if not all(images):
-            empty = root / folder / classes[[*map(bool, images)].index(False)]
-            if not any(images):  # then the layout is the problem, not the first class
-                raise DataError(f"{root / folder}: no images found; {_LAYOUT}")
-            endings = " ".join(IMAGE_FILES)
+        if not any(images):  # then the layout is the problem, not the first class
+            raise DataError(f"{root / folder}: no images found; {_LAYOUT}")
+        if empty := [name for name, found in zip(classes, images) if not found]:
             raise DataError(
-                f"{empty}: no images in this class; add some, or remove the folder (image files end in {endings})"
+                f"{root / folder / empty[0]}: no images in this class; add some, or remove the folder (image files end"
+                f" in {' '.join(IMAGE_FILES)})"
             )
         rows[split] = np.arange(len(paths), len(paths) + sum(map(len, images)))
         paths += [path for found in images for path in found]
         labels += [label for label, found in enumerate(images) for _ in found]
     if len(classes) < 2:
         raise DataError(f"{root}: only one class, {classes[0]!r}; a classifier needs two; {_LAYOUT}")
-    return Source(FileStore(root, paths), np.array(labels, np.int64), classes, with_test_split(rows))
+    return Source(FileStore(root, paths), np.array(labels, np.int64), tuple(classes), rows)
 
 
-def _check_classes(folder: Path, classes: Sequence[str], found: Sequence[str], *, exact: bool) -> None:
+def images_below(root: Path) -> list[str]:
+    """The image files below a folder, also those of kinds that cannot be read: relative paths, sorted.
+
+    Hidden files and folders and links back to a folder above are ignored. A folder that cannot be read is listed like
+    an image, so that whoever reads the images gets an error for it.
+    """
+    found: list[str] = []
+    unreadable: list[OSError] = []
+    # No folder is visited twice, and those above never, so a link back is not followed.
+    visited = {str(above) for above in Path(os.path.realpath(root)).parents}
+    for folder, subfolders, names in os.walk(root, onerror=unreadable.append, followlinks=True):
+        visited.add(os.path.realpath(folder))
+        subfolders[:] = sorted(
+            name for name in subfolders if _shown(name) and os.path.realpath(os.path.join(folder, name)) not in visited
+        )
+        images = (name for name in names if _shown(name) and name.lower().endswith((*IMAGE_FILES, *OTHER_IMAGES)))
+        found += [os.path.join(folder, name) for name in images]
+    return sorted(os.path.relpath(path, root) for path in (*found, *(error.filename for error in unreadable)))
+
+
+def _splits(root: Path, known: Sequence[str]) -> dict[str, str]:
+    """The folder of each split, relative to the root; ``known`` are the splits to read."""
+    folders = _subfolders(root)
+    splits = {SPLIT_NAMES[name.lower()]: name for name in folders if SPLIT_NAMES.get(name.lower()) in known}
+    if "train" not in splits:
+        if splits and all(name.lower() in SPLIT_NAMES for name in folders):
+            raise DataError(f"{root}: there is {folders[0]}/, but no train/; {_LAYOUT}")
+        return {"train": "."}
+    unknown = set(folders) - set(splits.values())
+    if unknown and "test" in known:
+        raise DataError(
+            f"{root}: beside {splits['train']}/ there is {min(unknown)}/, which is neither a validation nor a test set;"
+            " known are train/, val/ and test/"
+        )
+    return splits
+
+
+def _check_classes(folder: Path, classes: Sequence[str], *, exact: bool) -> None:
+    """Refuse a split without the training set's classes or, if they must be the same, with further ones."""
+    found = _subfolders(folder)
     if not found:
         raise DataError(f"{folder}: no class folders in it; {_LAYOUT}")
     extra = sorted(set(found) - set(classes)) if exact else []
@@ -105,32 +127,6 @@ def _images(root: Path, folder: Path) -> list[str]:
             " convert them, to .jpg for instance, or move them away"
         )
     return images
-
-
-def images_below(root: Path) -> list[str]:
-    """The image files below a folder, also those of kinds that cannot be read: relative paths, sorted.
-
-    Hidden files and folders and links back to a folder above are ignored. A folder that cannot be read is listed like
-    an image, so that whoever reads the images gets an error for it.
-    """
-    found = []
-
-    def unreadable(error: OSError) -> None:
-        found.append(os.path.relpath(error.filename, root))
-
-    # No folder is visited twice, and those above never: a link back leads nowhere.
-    visited = {str(above) for above in Path(os.path.realpath(root)).parents}
-    for folder, subfolders, files in os.walk(root, onerror=unreadable, followlinks=True):
-        visited.add(os.path.realpath(folder))
-        subfolders[:] = sorted(
-            name for name in subfolders if _shown(name) and os.path.realpath(os.path.join(folder, name)) not in visited
-        )
-        found += [
-            os.path.relpath(os.path.join(folder, name), root)
-            for name in files
-            if _shown(name) and name.lower().endswith((*IMAGE_FILES, *OTHER_IMAGES))
-        ]
-    return sorted(found)
 
 
 def _shown(name: str) -> bool:

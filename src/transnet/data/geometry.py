@@ -1,4 +1,4 @@
-"""Sizes and crops of images. All of them are computed here, for resident, streamed and predicted images alike.
+"""Sizes and crops of images: one implementation for resident, streamed and predicted images.
 
 Sizes are (height, width).
 """
@@ -69,12 +69,7 @@ class Geometry:
         return centre(images, self.size)
 
     def corners(self, crop: "Tensor") -> "tuple[Tensor, Tensor]":
-        """First rows (B,) and first columns (B,) of random crops; negative ones begin in the padding.
-
-        Args:
-            crop: (B, 2) in [0, 1), single precision: the position of each crop between the first and the last
-                possible row and column.
-        """
+        """First rows (B,) and columns (B,) of the crops at ``Plan.crop``; negative ones begin in the padding."""
         top, left = (
             (crop[:, axis] * (self.stored[axis] + 2 * self.pad - self.size[axis] + 1)).floor().long() - self.pad
             for axis in (0, 1)
@@ -92,8 +87,8 @@ def centre(images: Images, size: Size) -> Images:
 def resize_to_cover(pixels: Pixels, size: Size) -> Pixels:
     """The image, resized so that one side has the given length and the other at least that.
 
-    Pillow's bilinear filter antialiases and uses integers only, so its pixels are the same on every processor, and
-    anybody who has Pillow can reproduce them. A strip of more than 8:1 is first cut to that, around its centre.
+    Pillow's bilinear filter antialiases and computes with integers, so its pixels are the same on every processor. A
+    strip of more than 8:1 is first cut to that, around its centre.
     """
     from PIL import Image
 

@@ -13,12 +13,11 @@ import numpy.typing as npt
 from transnet.console import listed
 from transnet.data.arrays import read_npz
 from transnet.data.catalog import DATASETS, NAMES, NamedDataset, data_folder
-from transnet.data.dataset import DataSet
+from transnet.data.dataset import DataSet, Split
 from transnet.data.folder import read_folder
 from transnet.data.geometry import Geometry, Pixels, Size
 from transnet.data.parquet import find_shards, read_parquet
-from transnet.data.source import Rows, Source
-from transnet.data.split import Split
+from transnet.data.source import Rows, Source, load_pixels
 from transnet.data.survey import Records, statistics, survey
 from transnet.errors import DataError
 
@@ -78,10 +77,7 @@ def open_data(
 
     records, decoded = survey(source.store, progress=progress, expect=expect)
     splits, skipped = _without_bad(name, source, records, on_bad_image)
-    splits = _with_test(name, splits, source, records)
-    splits = _with_val(name, splits, source, records, fraction=val_fraction, seed=seed)
-    splits = _with_less_train(splits, source, records, fraction=train_fraction, seed=seed)
-    _check_splits(name, source, splits)
+    splits = _split(name, source, splits, records, val_fraction=val_fraction, train_fraction=train_fraction, seed=seed)
 
     used = records[np.concatenate(list(splits.values()))]
     geometry = _geometry(named, used, image_size)
@@ -149,17 +145,10 @@ def _read(data: str, label_column: str | None, *, progress: bool) -> tuple[str, 
         return path.stem, read_npz(path)
     if path.exists():
         raise DataError(f"{path} is not a folder and not an .npz; {_KINDS}", field="data")
-    raise DataError(_not_found(data, path), field="data")
-
-
-def _not_found(data: str, path: Path) -> str:
-    try:
-        siblings = [str(path.parent / name) for name in os.listdir(path.parent)]
-    except OSError:
-        siblings = []
+    siblings = [str(sibling) for sibling in path.parent.glob("*")]
     close = difflib.get_close_matches(data.lower(), [*NAMES, *siblings], n=1, cutoff=0.6)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{data}: no such name, folder or file{hint}; known names are {' '.join(NAMES)}"
+    raise DataError(f"{data}: no such name, folder or file{hint}; known names are {' '.join(NAMES)}", field="data")
 
 
 def _without_bad(
@@ -167,34 +156,80 @@ def _without_bad(
 ) -> tuple[dict[str, Rows], tuple[str, ...]]:
     """The splits without images that cannot be read, and those images."""
     used = np.concatenate(list(source.splits.values()))
-    bad = used[records["bad"][used]]
-    if not len(bad):
-        return source.splits, ()
-    skipped = tuple(source.store.where(int(row)) for row in bad)
-    if on_bad_image == "stop":
+    bad = used[records["bad"][used]].tolist()
+    skipped = tuple(source.store.where(row) for row in bad)
+    if bad and on_bad_image == "stop":
+        try:
+            load_pixels(source.store, bad[0], check=True)
+            why = f"{skipped[0]}, which could be read just now; start again"
+        except DataError as error:
+            why = str(error)
         others = f". Others: {listed(skipped[1:], 9)}" if len(bad) > 1 else ""
         raise DataError(
-            f"{name}: {len(bad)} of {len(used)} images cannot be read. {_why(source, int(bad[0]))}{others}. Repair or"
-            " remove them, or set `on_bad_image` to skip to leave them out"
+            f"{name}: {len(bad)} of {len(used)} images cannot be read. The first is {why}{others}. Repair or remove"
+            " them, or set `on_bad_image` to skip to leave them out"
         )
     return {split: rows[~records["bad"][rows]] for split, rows in source.splits.items()}, skipped
 
 
-def _why(source: Source, row: int) -> str:
-    try:
-        source.store.pixels(row, check=True)
-    except DataError as error:
-        return f"The first is {error}"
-    return f"The first is {source.store.where(row)}, which could be read just now; start again"
+def _split(
+    name: str,
+    source: Source,
+    splits: dict[str, Rows],
+    records: Records,
+    *,
+    val_fraction: float,
+    train_fraction: float,
+    seed: int,
+) -> dict[str, Rows]:
+    """Split the images as far as the data does not, and leave out training images that are not to be used."""
+
+    def choose(fraction: float, seed: int | str) -> npt.NDArray[np.bool_]:
+        return _choose(source.labels[train], records["sha"][train], fraction, seed)
+
+    train = splits["train"]
+    test, val = splits.get("test"), splits.get("val")
+    if test is None:  # many datasets publish only a validation set to test on
+        test, val = val, None
+    if test is None:
+        if len(alone := np.flatnonzero(np.bincount(source.labels[train]) == 1)):
+            raise DataError(
+                f"{name}: class {source.classes[alone[0]]!r} has one image, but one for training and one for the test"
+                " are needed; add images, or a test/ folder"
+            )
+        chosen = choose(TEST_FRACTION, _TEST_SEED)
+        train, test = train[~chosen], train[chosen]
+    if val_fraction:
+        if val is not None:
+            raise DataError(f"{name} has a validation set; leave this out", field="val_fraction")
+        # With another seed than the test set, which would otherwise order the images in the same way.
+        chosen = choose(val_fraction, f"val {seed}")
+        if not chosen.any():
+            raise DataError(f"{name}: no class has two training images, so none can be kept for validation")
+        train, val = train[~chosen], train[chosen]
+    if train_fraction < 1:
+        labels = source.labels[train]
+        alone = np.bincount(labels)[labels] == 1  # without its only image a class could not be trained
+        train = train[choose(train_fraction, f"train {seed}") | alone]
+
+    splits = {"train": train, "test": test} | ({} if val is None else {"val": val})
+    if len(source.classes) < 2:
+        raise DataError(f"{name}: only one class, {source.classes[0]!r}; a classifier needs two")
+    for split, rows in splits.items():
+        if not len(rows):
+            raise DataError(f"{name}: no images are left in the {split} split")
+    counts = np.bincount(source.labels[train], minlength=len(source.classes))
+    if missing := [source.classes[i] for i in np.flatnonzero(counts == 0)]:
+        have = "1 class has" if len(missing) == 1 else f"{len(missing)} classes have"
+        raise DataError(f"{name}: {have} no training images, among them {missing[0]!r}")
+    return splits
 
 
 def _choose(labels: Rows, hashes: Pixels, fraction: float, seed: int | str) -> npt.NDArray[np.bool_]:
     """Choose a stratified ``fraction`` of the images: of each class its share, at least one and never all.
 
-    The choice depends only on the images' contents and the seed. So it is the same on every machine and for every order
-    of the files, and an added image changes it for few others.
-
-    A class with one image keeps it. Returns a mask of the rows.
+    The choice, a mask, depends only on the images' contents and the seed. So it is the same on every machine and for
+    every order of the files, and an added image changes it for few others. A class with one image keeps it.
     """
     lot = np.array([hashlib.sha256(f"{seed} ".encode() + sha.tobytes()).digest() for sha in hashes], dtype="S32")
     chosen = np.zeros(len(labels), dtype=np.bool_)
@@ -203,59 +238,6 @@ def _choose(labels: Rows, hashes: Pixels, fraction: float, seed: int | str) -> n
         count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
         chosen[rows[np.argsort(lot[rows], kind="stable")[:count]]] = True
     return chosen
-
-
-def _with_test(name: str, splits: dict[str, Rows], source: Source, records: Records) -> dict[str, Rows]:
-    if "test" in splits:
-        return splits
-    rows = splits["train"]
-    labels = source.labels[rows]
-    for label in np.unique(labels):
-        if (labels == label).sum() < 2:
-            raise DataError(
-                f"{name}: class {source.classes[label]!r} has one image, but one for training and one for the test are"
-                " needed; add images, or a test/ folder"
-            )
-    test = _choose(labels, records["sha"][rows], TEST_FRACTION, _TEST_SEED)
-    return {**splits, "train": rows[~test], "test": rows[test]}
-
-
-def _with_val(
-    name: str, splits: dict[str, Rows], source: Source, records: Records, *, fraction: float, seed: int
-) -> dict[str, Rows]:
-    if not fraction:
-        return splits
-    if "val" in splits:
-        raise DataError(f"{name} has a validation set; leave this out", field="val_fraction")
-    rows = splits["train"]
-    # With another seed than the test set, which would otherwise order the images in the same way.
-    val = _choose(source.labels[rows], records["sha"][rows], fraction, f"val {seed}")
-    if not val.any():
-        raise DataError(f"{name}: no class has two training images, so none can be kept for validation")
-    return {"train": rows[~val], "val": rows[val], "test": splits["test"]}
-
-
-def _with_less_train(
-    splits: dict[str, Rows], source: Source, records: Records, *, fraction: float, seed: int
-) -> dict[str, Rows]:
-    if fraction == 1:
-        return splits
-    rows = splits["train"]
-    labels = source.labels[rows]
-    alone = np.bincount(labels)[labels] == 1  # without its only image a class could not be trained
-    return {**splits, "train": rows[_choose(labels, records["sha"][rows], fraction, f"train {seed}") | alone]}
-
-
-def _check_splits(name: str, source: Source, splits: dict[str, Rows]) -> None:
-    if len(source.classes) < 2:
-        raise DataError(f"{name}: only one class, {source.classes[0]!r}; a classifier needs two")
-    for split, rows in splits.items():
-        if not len(rows):
-            raise DataError(f"{name}: no images are left in the {split} split")
-    trained = set(np.unique(source.labels[splits["train"]]).tolist())
-    if missing := [source.classes[i] for i in range(len(source.classes)) if i not in trained]:
-        have = "1 class has" if len(missing) == 1 else f"{len(missing)} classes have"
-        raise DataError(f"{name}: {have} no training images, among them {missing[0]!r}")
 
 
 def _geometry(named: NamedDataset | None, records: Records, image_size: int | None) -> Geometry:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transnet.data.cache import cache_folder, cached
-from transnet.data.source import SPLIT_NAMES, Rows, Source, class_names, with_test_split
-from transnet.data.stores import PackedStore
+from transnet.data.source import SPLIT_NAMES, PackedStore, Rows, Source, class_names
 from transnet.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Features = dict[str, tuple[object, object]]  # of each column: its kind, and the names of its classes
-_UNKNOWN = (None, None)
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
 _ONE_OF_MANY = re.compile(r"(?P<before>.*-)(?P<number>\d+)-of-(?P<all>\d+)")
@@ -45,10 +43,6 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
         root: the folder, for messages.
         shards: its files, see `find_shards`.
         label_column: the column of labels; None finds it.
-
-    Raises:
-        DataError: if pyarrow is not installed, a shard is missing or damaged, a column is not found or a label is out
-            of range.
     """
     try:
         import pyarrow.parquet as pq
@@ -57,25 +51,22 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
 
     split_of = _splits(root, shards)
     _check_complete(root, shards)
-    files = {}
+    files: dict[Path, pq.ParquetFile] = {}
     for path in shards:
         with _reading(path):
             files[path] = pq.ParquetFile(path)
-    with _reading(shards[0]):
-        schema = files[shards[0]].schema_arrow
+            schema = files[shards[0]].schema_arrow
+            if files[path].schema_arrow.names != schema.names:
+                raise DataError(f"{path}: its columns differ from those of {shards[0].name}")
     features = _features(schema)
     image = _image_column(root, schema, features)
     label = _label_column(root, schema, features, label_column)
     values: list[object] = []
     rows: dict[str, list[int]] = {}
     for path, file in files.items():
-        with _reading(path):
-            if file.schema_arrow.names != schema.names:
-                raise DataError(f"{path}: its columns differ from those of {shards[0].name}")
-            found = file.read(columns=[label]).column(0).to_pylist()
-        _check_length(path, file, len(found))
-        rows.setdefault(split_of[path], []).extend(range(len(values), len(values) + len(found)))
-        values += found
+        start = len(values)
+        values += itertools.chain.from_iterable(_read(path, file, label))
+        rows.setdefault(split_of[path], []).extend(range(start, len(values)))
     store = _unpack(root, files, image)
 
     labels, names = _labels(root, label, values, features)
@@ -83,7 +74,7 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
     if "test" in splits and (labels[splits["test"]] == -1).all():
         del splits["test"]
     classes = class_names(f"{root}: column {label!r}", labels[np.concatenate(list(splits.values()))], names)
-    return Source(store, labels, classes, with_test_split(splits))
+    return Source(store, labels, classes, splits)
 
 
 @contextmanager
@@ -97,7 +88,16 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: this shard cannot be read ({error}); fetch it again") from error
 
 
-def _check_length(path: Path, file: "pq.ParquetFile", found: int) -> None:
+def _read(path: Path, file: "pq.ParquetFile", column: str) -> Iterator[list[object]]:
+    """Read a column, of images the encoded bytes, in parts."""
+    found = 0
+    with _reading(path):
+        for batch in file.iter_batches(batch_size=1024, columns=[column]):
+            values = batch.column(0)
+            if hasattr(values, "field"):
+                values = values.field("bytes")
+            found += len(values)
+            yield values.to_pylist()
     if found != (rows := file.metadata.num_rows):
         raise DataError(f"{path}: this shard is damaged ({found} of {rows} rows are found); fetch it again")
 
@@ -110,43 +110,45 @@ def _unpack(root: Path, files: dict[Path, "pq.ParquetFile"], image: str) -> Pack
             stat = path.stat()
         stats.append((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     key = hashlib.sha256(f"packed {image} {root.resolve()} {stats}".encode()).hexdigest()
-    rows = sum(file.metadata.num_rows for file in files.values())
+    lengths = [(str(path), file.metadata.num_rows) for path, file in files.items()]
+    rows = sum(length for _, length in lengths)
     if not rows:
         raise DataError(f"{root}: no images, all shards are empty")
 
+    def encoded() -> Iterator[list[bytes]]:
+        for path, file in files.items():
+            for part in _read(path, file, image):
+                yield [row if isinstance(row, bytes) else b"" for row in part]
+
     def fill_ends(path: Path) -> None:
-        lengths = [len(row or b"") for part in _encoded(files, image) for row in part]
-        np.load(path, mmap_mode="r+")[:] = np.cumsum(lengths)
+        np.load(path, mmap_mode="r+")[:] = np.cumsum([len(row) for part in encoded() for row in part])
+
+    def fill(path: Path) -> None:
+        out, end = np.load(path, mmap_mode="r+"), 0
+        for part in encoded():
+            joined = b"".join(part)
+            out[end : end + len(joined)] = np.frombuffer(joined, np.uint8)
+            end += len(joined)
 
     ends = cached(f"{key}-ends", (rows,), np.int64, fill_ends)
     if ends[-1] == 0:
         raise DataError(f"{root}: column {image!r} holds no bytes, only paths; write the images into the shards")
-
-    def fill(path: Path) -> None:
-        out = np.load(path, mmap_mode="r+")
-        end = 0
-        for part in _encoded(files, image):
-            joined = b"".join(row or b"" for row in part)
-            out[end : end + len(joined)] = np.frombuffer(joined, np.uint8)
-            end += len(joined)
-
     packed = cached(key, (int(ends[-1]),), np.uint8, fill)
     assert isinstance(packed, np.memmap)
-    names = [(str(path), file.metadata.num_rows) for path, file in files.items()]
-    return PackedStore(cache_folder() / f"{key}.npy", int(packed.offset), np.array(ends), key, names)
+    return PackedStore(cache_folder() / f"{key}.npy", int(packed.offset), np.array(ends), key, lengths)
 
 
 def _splits(root: Path, shards: list[Path]) -> dict[Path, str]:
-    splits = {path: SPLIT_NAMES.get(re.split(r"[-_.]", path.name.lower())[0]) for path in shards}
+    splits = {path: SPLIT_NAMES.get(re.split(r"[-_.]", path.name.lower())[0], "") for path in shards}
     if not any(splits.values()):
         return dict.fromkeys(shards, "train")
     if "train" not in splits.values():
         raise DataError(f"{root}: no shard's name begins with train-; found {shards[0].name}")
-    if unknown := [path.name for path, split in splits.items() if split is None]:
+    if unknown := [path.name for path, split in splits.items() if not split]:
         raise DataError(
             f"{root}: {unknown[0]} begins with none of train-, validation-, test-; rename it or move it away"
         )
-    return {path: split for path, split in splits.items() if split is not None}
+    return splits
 
 
 def _check_complete(root: Path, shards: list[Path]) -> None:
@@ -165,21 +167,8 @@ def _check_complete(root: Path, shards: list[Path]) -> None:
             )
 
 
-def _encoded(files: dict[Path, "pq.ParquetFile"], column: str) -> Iterator[list[bytes | None]]:
-    for path, file in files.items():
-        found = 0
-        with _reading(path):
-            for batch in file.iter_batches(batch_size=1024, columns=[column]):
-                values = batch.column(0)
-                if hasattr(values, "field"):
-                    values = values.field("bytes")
-                found += len(values)
-                yield values.to_pylist()
-        _check_length(path, file, found)
-
-
 def _features(schema: "pa.Schema") -> Features:
-    """What Hugging Face's metadata records about the columns."""
+    """Hugging Face's metadata about the columns."""
     try:
         found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         return {
@@ -189,10 +178,15 @@ def _features(schema: "pa.Schema") -> Features:
         return {}
 
 
+def _choose_column(found: Sequence[str], preferred: Sequence[str]) -> str | None:
+    """The only column found, or else the first of the preferred names among them."""
+    return found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
+
+
 def _image_column(root: Path, schema: "pa.Schema", features: Features) -> str:
     from pyarrow import types
 
-    images = {name for name, feature in features.items() if feature[0] == "Image"}
+    images = {name for name, (kind, _) in features.items() if kind == "Image"}
     found = [
         field.name
         for field in schema
@@ -200,10 +194,8 @@ def _image_column(root: Path, schema: "pa.Schema", features: Features) -> str:
         or (field.name in images and types.is_binary(field.type))
         or (field.name in _IMAGE_NAMES and (types.is_binary(field.type) or types.is_large_binary(field.type)))
     ]
-    if len(found) == 1:
-        return found[0]
-    if preferred := [name for name in _IMAGE_NAMES if name in found]:
-        return preferred[0]
+    if column := _choose_column(found, _IMAGE_NAMES):
+        return column
     problem = f"{len(found)} columns of images ({' '.join(found)})" if found else "no column of images"
     raise DataError(
         f"{root}: {problem} among {' '.join(schema.names)}; expected is one that holds a struct with the field bytes,"
@@ -218,27 +210,24 @@ def _label_column(root: Path, schema: "pa.Schema", features: Features, given: st
         raise DataError(
             f"{root} has no column {given!r}; the columns are {' '.join(schema.names)}", field="label_column"
         )
-    labels = [name for name in schema.names if features.get(name, _UNKNOWN)[0] == "ClassLabel"]
-    if len(labels) == 1:
-        return labels[0]
-    if preferred := [name for name in _LABEL_NAMES if name in (labels or schema.names)]:
-        return preferred[0]
+    found = [name for name in schema.names if name in features and features[name][0] == "ClassLabel"] or schema.names
+    if column := _choose_column(found, _LABEL_NAMES):
+        return column
     raise DataError(
-        f"none given, and {root} has several columns that may hold the labels: {' '.join(labels or schema.names)}",
-        field="label_column",
+        f"none given, and {root} has several columns that may hold the labels: {' '.join(found)}", field="label_column"
     )
 
 
 def _labels(root: Path, column: str, values: list[object], features: Features) -> tuple[Rows, list[str] | None]:
     """The labels as numbers, and the classes' names if there are any."""
-    strings = [value for value in values if isinstance(value, str)]
-    if len(strings) == len(values):
-        classes, numbers = np.unique(strings, return_inverse=True)
+    kinds = {type(value) for value in values}
+    if kinds == {str}:
+        classes, numbers = np.unique(np.array(values), return_inverse=True)
         return numbers.astype(np.int64), classes.tolist()
-    kinds = sorted({"nothing" if value is None else type(value).__name__ for value in values})
-    if kinds != ["int"]:
+    if kinds != {int}:
+        found = sorted("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
         raise DataError(
-            f"{root}: column {column!r} holds {' and '.join(kinds)}; labels are whole numbers or strings, all of one"
+            f"{root}: column {column!r} holds {' and '.join(found)}; labels are whole numbers or strings, all of one"
             " kind and none missing"
         )
     integers = [value for value in values if isinstance(value, int)]
@@ -246,5 +235,5 @@ def _labels(root: Path, column: str, values: list[object], features: Features) -
         labels = np.array(integers, np.int64)
     except OverflowError as error:
         raise DataError(f"{root}: column {column!r}: label {max(integers)} is out of range") from error
-    names = features.get(column, _UNKNOWN)[1]
+    names = features[column][1] if column in features else None
     return labels, names if isinstance(names, list) else None

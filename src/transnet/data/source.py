@@ -1,12 +1,20 @@
-"""What every reader returns: images with labels, before they are checked and split."""
+"""What every reader returns: labelled images that are accessed by row.
 
-from collections.abc import Sequence
+Stores are sent to worker processes, so they hold no open files and few Python objects.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.stores import Store
+from transnet.data.decode import ReadError, decode_image
+from transnet.data.geometry import Pixels
 from transnet.errors import DataError
 
 Rows = npt.NDArray[np.int64]
@@ -19,9 +27,120 @@ SPLIT_NAMES = {
 }
 
 
+class FileStore:
+    """Images that are separate files, at ``paths`` relative to ``root``."""
+
+    def __init__(self, root: Path, paths: Sequence[str]) -> None:
+        self.root = root
+        # An array, not a list: forked workers that touch a million strings would copy them all.
+        self._paths = np.array([os.fsencode(path) for path in paths])
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def path(self, row: int) -> Path:
+        """The file of that row."""
+        return self.root / os.fsdecode(bytes(self._paths[row]))
+
+    def where(self, row: int) -> str:
+        """The image's place, for a message."""
+        return str(self.path(row))
+
+    @property
+    def key(self) -> str:
+        """A hash of names, sizes and times; it also changes when only permissions do."""
+        digest = hashlib.sha256(os.fsencode(self.root.resolve()))
+        for row in range(len(self)):
+            try:
+                stat = self.path(row).stat()
+                state = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+            except OSError as error:
+                state = (-1, error.errno or 0, 0)
+            digest.update(bytes(self._paths[row]) + f"\0{state}\n".encode())
+        return digest.hexdigest()
+
+    def encoded(self, row: int) -> bytes:
+        """The image file's bytes; raises a ReadError with the reason only."""
+        with _reading(""):
+            return self.path(row).read_bytes()
+
+
+@dataclass(frozen=True)
+class PackedStore:
+    """Encoded images one after another in one file, to which parquet shards are unpacked.
+
+    Attributes:
+        packed: the file.
+        start: of the first image in it.
+        ends: of each image, from there.
+        key: a hash of the shards' names, sizes and times.
+        shards: their names and numbers of rows, in order.
+    """
+
+    packed: Path
+    start: int
+    ends: Rows
+    key: str
+    shards: Sequence[tuple[str, int]]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def where(self, row: int) -> str:
+        """The image's place, for a message."""
+        for name, rows in self.shards:
+            if row < rows:
+                return f"{name}, row {row}"
+            row -= rows
+        raise IndexError(row)
+
+    def encoded(self, row: int) -> bytes:
+        """The image file's bytes; raises a ReadError with the reason only."""
+        begin = int(self.ends[row - 1]) if row else 0
+        with _reading(f" from {self.packed}"), open(self.packed, "rb") as file:
+            file.seek(self.start + begin)
+            return file.read(int(self.ends[row]) - begin)
+
+
+@dataclass(frozen=True)
+class ArrayStore:
+    """Images of one size that are pixels in memory: uint8 (N, H, W, C); ``name`` is for messages."""
+
+    images: Pixels
+    name: str
+
+    def where(self, row: int) -> str:
+        """The image's place, for a message."""
+        return f"{self.name}, image {row}"
+
+
+EncodedStore = FileStore | PackedStore
+Store = EncodedStore | ArrayStore
+
+
+def load_pixels(store: Store, row: int, *, check: bool = False) -> Pixels:
+    """The whole image, (h, w, 1) or (h, w, 3); raises a DataError that names it if it cannot be read."""
+    if isinstance(store, ArrayStore):
+        return store.images[row]
+    try:
+        return decode_image(store.encoded(row), check=check)
+    except DataError as error:
+        raise DataError(f"{store.where(row)}: {error}") from error
+
+
+@contextmanager
+def _reading(place: str) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise ReadError(f"cannot be read{place} (not enough memory)") from error
+    except OSError as error:
+        raise ReadError(f"cannot be read{place} ({error.strerror or error})") from error
+
+
 @dataclass(frozen=True)
 class Source:
-    """Images with labels as they were found.
+    """Images with labels as they were found, before they are checked and split.
 
     Attributes:
         store: all images.
@@ -36,19 +155,11 @@ class Source:
     splits: dict[str, Rows]
 
 
-def with_test_split(splits: dict[str, Rows]) -> dict[str, Rows]:
-    """Use a lone validation split as the test set: many datasets publish no other labels to test on."""
-    if "val" in splits and "test" not in splits:
-        return {("test" if name == "val" else name): rows for name, rows in splits.items()}
-    return splits
-
-
 def class_names(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     """The names of labels from 0 on: ``names``, or the numbers themselves if there are none.
 
-    Raises:
-        DataError: naming a label that is below 0, has no name, or is so large that not every number up to it can have
-            an image. Then it is an id, and that many names could fill the memory.
+    A label that is so large that not every number up to it can have an image is refused: it is an id, and that many
+    names could fill the memory.
     """
     if not len(labels):
         raise DataError(f"{source}: no image has a label")

@@ -1,27 +1,54 @@
-"""Batches that are decoded while training runs, for datasets that do not fit the device."""
+"""Decode images in worker processes: once for the cache, or while training runs if they do not fit the device."""
 
+import multiprocessing
 import os
 import signal
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from transnet.console import progress_bar
 from transnet.data.geometry import Geometry
-from transnet.data.parallel import start_method, unchanged
-from transnet.data.split import Split
 from transnet.errors import DataError
 
+if TYPE_CHECKING:
+    from transnet.data.dataset import Split
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Indices = npt.NDArray[np.int64]
+
+_CHUNK = 64
+# Starting processes costs more than this many small images.
+_FEW = 512
 _GRACE = 20  # seconds that a worker continues after SIGTERM
 
 
+def for_rows(work: Callable[[range], str | None], n: int, *, title: str, progress: bool) -> None:
+    """Call ``work`` for consecutive ranges of ``n`` rows, in worker processes if there are many.
+
+    ``work`` writes its results to a file, so that the processes share no memory, which might run out. It returns None,
+    or the text of an error, which is raised as a DataError.
+    """
+    parts = [range(n)[start : start + _CHUNK] for start in range(0, n, _CHUNK)]
+    with progress_bar(shown=progress) as bar:
+        task = bar.add_task(title, total=n)
+        for part, error in zip(parts, _loader(work, parts, workers_for(n))):
+            if error is not None:
+                raise DataError(error)
+            bar.advance(task, len(part))
+
+
 def stream(
-    split: Split, batches: Sequence[Tensor], geometry: Geometry, *, crops: Tensor | None, workers: int, pin: bool
+    split: "Split", batches: Sequence[Tensor], geometry: Geometry, *, crops: Tensor | None, workers: int, pin: bool
 ) -> Generator[Tensor]:
-    """Decode batches in worker processes ahead of their use; use it if `Split.resident` is too large.
+    """Decode batches ahead of their use; use it if `Split.resident` is too large.
 
     The same arguments give the same pixels for any number of workers, because all randomness is in ``crops``. They are
     the pixels that `transnet.data.augment.View` crops from the resident images.
@@ -36,80 +63,70 @@ def stream(
 
     Yields:
         uint8 (B, height, width, C), one tensor per batch, in their order.
-
-    Raises:
-        DataError: naming the image that cannot be read.
     """
-    n = sum(len(batch) for batch in batches)
-    if crops is not None and tuple(crops.shape) != (n, 2):
-        raise ValueError(f"crops has shape {tuple(crops.shape)}; {n} images need ({n}, 2)")
-    return _stream(_Batches(split, batches, geometry, crops), workers, pin)
-
-
-def _stream(batches: "_Batches", workers: int, pin: bool) -> Generator[Tensor]:
-    loader: DataLoader[Tensor | str] = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=range(len(batches.indices)),
-        num_workers=workers,
-        prefetch_factor=2 if workers else None,
-        pin_memory=pin,
-        collate_fn=unchanged,
-        worker_init_fn=_ignore_interrupts,
-        multiprocessing_context=start_method() if workers else None,
-    )
-    with _blocked(signal.SIGTERM):
+    # Arrays, because every tensor would be sent to the workers through a file descriptor.
+    items: list[tuple[Indices, Indices | None]] = [(batch.numpy(), None) for batch in batches]
+    if crops is not None:
+        corners = torch.stack(geometry.corners(crops), 1).split([len(batch) for batch in batches])
+        items = [(batch.numpy(), part.numpy()) for batch, part in zip(batches, corners)]
+    prefetch = 2 if workers else None
+    loader = _loader(
+        partial(_decode_batch, split, geometry), items, workers,
+        prefetch_factor=prefetch, pin_memory=pin, worker_init_fn=_ignore_interrupts,
+    )  # fmt: skip
+    # The workers start with SIGTERM blocked, until they can handle it.
+    masks = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if masks else set()
+    try:
         decoded = iter(loader)
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for batch in decoded:
         if isinstance(batch, str):
             raise DataError(batch)
         yield batch
 
 
-class _Batches(Dataset[Tensor | str]):
-    """Batch k, or the text of an error: an exception from a worker would carry its traceback."""
-
-    def __init__(self, split: Split, batches: Sequence[Tensor], geometry: Geometry, crops: Tensor | None) -> None:
-        self.split, self.geometry = split, geometry
-        # Arrays, because every tensor would be sent to the workers through a file descriptor.
-        self.indices = [batch.numpy() for batch in batches]
-        self.starts = np.cumsum([0, *map(len, self.indices)])
-        self.corners = None if crops is None else torch.stack(geometry.corners(crops), 1).numpy()
-
-    def __getitem__(self, k: int) -> Tensor | str:
-        (height, width), indices = self.geometry.size, self.indices[k]
-        out = np.empty((len(indices), height, width, self.split.channels), np.uint8)
-        for j, i in enumerate(indices):
-            try:
-                pixels = self.geometry.fit(self.split.decode(int(i)))
-            except DataError as error:
-                return str(error)
-            if self.corners is None:
-                out[j] = self.geometry.centre(pixels)
-            else:
-                top, left = self.corners[self.starts[k] + j]
-                out[j] = pixels[top : top + height, left : left + width]
-        return torch.from_numpy(out)
+def workers_for(n: int) -> int:
+    """How many worker processes to use for ``n`` images: one for each usable core, none for few images."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # A daemonic process, such as a worker of another pool, may not have workers itself.
+    none = n < _FEW or cores == 1 or multiprocessing.current_process().daemon
+    return 0 if none else min(cores, n // _CHUNK)
 
 
-@contextmanager
-def _blocked(number: signal.Signals) -> Iterator[None]:
-    """Block a signal meanwhile; processes that are started in the block keep it blocked until they unblock it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _loader(work: Callable[[Item], Result], items: Sequence[Item], workers: int, **options: Any) -> DataLoader[Result]:
+    """A loader that yields ``work(item)`` for each item, in order."""
+    # Let a fork server, Python's default on Linux from 3.14 on, import what the workers need. Otherwise each of them
+    # imports torch for itself, one after the other, which takes seconds per worker in every epoch. A server that
+    # already runs is not changed. `get_start_method()` without allow_none would fix the method.
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    if workers and method == "forkserver":
+        multiprocessing.set_forkserver_preload(["__main__", "transnet.data.stream"])
+    # With batch_size None, the collate function gets single items.
+    return DataLoader(items, batch_size=None, collate_fn=work, num_workers=workers, **options)  # type: ignore[arg-type]
+
+
+def _decode_batch(split: "Split", geometry: Geometry, item: tuple[Indices, Indices | None]) -> Tensor | str:
+    """One batch, or the text of an error: an exception from a worker would carry its traceback."""
+    (height, width), (indices, corners) = geometry.size, item
+    out = np.empty((len(indices), height, width, split.channels), np.uint8)
+    for j, i in enumerate(indices):
+        try:
+            pixels = geometry.fit(split.decode(int(i)))
+        except DataError as error:
+            return str(error)
+        if corners is None:
+            out[j] = geometry.centre(pixels)
+        else:
+            top, left = corners[j]
+            out[j] = pixels[top : top + height, left : left + width]
+    return torch.from_numpy(out)
 
 
 def _ignore_interrupts(_worker: int) -> None:
-    """Let a worker survive Ctrl-C and a scheduler's signal to all processes.
-
-    The process that trains saves its state first and then ends the worker.
-    """
+    """Let a worker survive Ctrl-C and a scheduler's signal: the training process saves its state, then ends it."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()
         signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE) and None)

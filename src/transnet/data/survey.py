@@ -1,9 +1,9 @@
 """Check every image once before training starts: is it complete, how large is it, and is it grey?
 
 Otherwise a damaged image would stop the last epoch. The check also records what is needed of each image later: a hash
-of its contents (for fingerprints and splits) and the moments of its channels (for normalising), so that no split's mean
-needs a second pass. The records are cached as long as no file changes. Only images that could not be read because of
-the disk, the network or the memory are checked again each time.
+of its contents (for fingerprints and splits) and the moments of its channels (for normalising). The records are cached
+as long as no file changes. Only images that could not be read because of the disk, the network or the memory are
+checked again each time.
 """
 
 import hashlib
@@ -18,9 +18,8 @@ import numpy.typing as npt
 from transnet.data.cache import allocate, cached
 from transnet.data.decode import RULES, ReadError, decode_image, with_channels
 from transnet.data.geometry import Geometry, Pixels, Size
-from transnet.data.parallel import for_rows
-from transnet.data.source import Rows
-from transnet.data.stores import ArrayStore, EncodedStore, Store
+from transnet.data.source import ArrayStore, EncodedStore, Rows, Store
+from transnet.data.stream import for_rows
 from transnet.errors import DataError
 
 # mean and square: of each channel's values in 0…1 and of their squares, over the whole image; a grey image has three
@@ -42,26 +41,21 @@ _LEVELS = np.arange(256) / 255
 _SAMPLE = 32
 # Bytes of decoded images to keep: with more of them, writing and reading them takes as long as decoding.
 _KEEP = 1 << 32
+_BLOCK = 1024
 
 
 def survey(
     store: Store, *, progress: bool, expect: Callable[[Records], tuple[Size, int]] | None = None
 ) -> tuple[Records, Pixels | None]:
-    """Check every image of a store.
+    """Check every image of a store and return one ``RECORD`` per row; images that cannot be read are marked ``bad``.
 
-    Args:
-        store: the images.
-        progress: whether to show a bar.
-        expect: computes, from the records of some good images, the stored size and the channels that the images will
-            probably have. If it is given, the images are also kept in that form, so that they are decoded only once.
-
-    Returns:
-        One ``RECORD`` per row; images that cannot be read are marked ``bad``. And the decoded images (N, height, width,
-        channels), if they were kept: a temporary file without a name, which ends with the array.
+    ``expect`` computes, from the records of some good images, the stored size and the channels that the images will
+    probably have. If it is given, the images may be kept in that form, so that they are decoded only once: the second
+    result is then an array (N, height, width, channels) in a temporary file, which ends with the array.
     """
     if isinstance(store, ArrayStore):
         return _survey_array(store.images), None
-    n, decoded = len(store), None
+    decoded = None
 
     def check(path: Path, rows: Rows, keep: Path | None = None) -> None:
         for_rows(partial(_check, store, path, rows, keep), len(rows), title="checking images", progress=progress)
@@ -70,7 +64,7 @@ def survey(
         nonlocal decoded
         keep = _file_to_keep(store, path, expect) if expect else None
         try:
-            check(path, np.arange(n), keep)
+            check(path, np.arange(len(store)), keep)
             decoded = np.load(keep, mmap_mode="r") if keep else None
         finally:
             if keep:
@@ -81,9 +75,9 @@ def survey(
         check(path, unread)
 
     key = hashlib.sha256(f"survey 2 {RULES} {store.key}".encode()).hexdigest()
-    records = cached(key, (n,), RECORD, fill)
+    records = cached(key, (len(store),), RECORD, fill)
     if len(unread := np.flatnonzero(records["unread"])):
-        records, decoded = cached(key, (n,), RECORD, fill_again, replace=True), None
+        records, decoded = cached(key, records.shape, RECORD, fill_again, replace=True), None
     return records, decoded
 
 
@@ -101,7 +95,7 @@ def statistics(records: Records, channels: int) -> tuple[tuple[float, ...], tupl
 def _file_to_keep(store: EncodedStore, path: Path, expect: Callable[[Records], tuple[Size, int]]) -> Path | None:
     """A file for the decoded images next to ``path``, unless they are too many or there is no room."""
     sample = np.unique(np.linspace(0, len(store) - 1, _SAMPLE).astype(np.int64))
-    _check(store, path, sample, None, 0, len(sample))
+    _check(store, path, sample, None, range(len(sample)))
     records = np.load(path)[sample]
     if records["bad"].all() or os.name != "posix":  # other systems cannot remove a file that is in use
         return None
@@ -117,16 +111,19 @@ def _file_to_keep(store: EncodedStore, path: Path, expect: Callable[[Records], t
     return keep
 
 
-def _check(store: EncodedStore, path: Path, rows: Rows, keep: Path | None, start: int, stop: int) -> None:
+def _check(store: EncodedStore, path: Path, rows: Rows, keep: Path | None, part: range) -> None:
     """Write the records of some rows, and their pixels if they are kept, into the files; runs in worker processes."""
     records = np.load(path, mmap_mode="r+")
     kept = np.load(keep, mmap_mode="r+") if keep else None
-    for row in map(int, rows[start:stop]):
+    for row in rows[part.start : part.stop].tolist():
         record = np.zeros((), RECORD)
         try:
             encoded = store.encoded(row)
             pixels = decode_image(encoded, check=True)
-            record["mean"], record["square"] = _moments(pixels)
+            # Counting levels is exact and needs no floating-point copy of a large image.
+            counts = np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(pixels, 2, 0)])
+            share = counts / counts[0].sum()
+            record["mean"], record["square"] = share @ _LEVELS, share @ _LEVELS**2
             if kept is not None:
                 size = kept.shape[1:3]
                 kept[row] = Geometry(size, size).fit(with_channels(pixels, kept.shape[3]))
@@ -136,27 +133,17 @@ def _check(store: EncodedStore, path: Path, rows: Rows, keep: Path | None, start
             record["bad"] = True
         else:
             record["sha"] = np.frombuffer(hashlib.sha256(encoded).digest(), np.uint8)
-            record["height"], record["width"] = pixels.shape[:2]
-            record["grey"] = pixels.shape[2] == 1
+            record["height"], record["width"], record["grey"] = *pixels.shape[:2], pixels.shape[2] == 1
         records[row] = record
-
-
-def _moments(pixels: Pixels) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    # Counting levels is exact and needs no floating-point copy of a large image.
-    counts = np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(pixels, 2, 0)])
-    share = counts / counts[0].sum()
-    return share @ _LEVELS, share @ _LEVELS**2
 
 
 def _survey_array(images: Pixels) -> Records:
     records = np.zeros(len(images), RECORD)
-    records["height"], records["width"] = images.shape[1:3]
-    records["grey"] = images.shape[3] == 1
-    for start in range(0, len(images), 1024):
-        part = images[start : start + 1024]
-        flat = part.reshape(len(part), -1, images.shape[3])
-        records["mean"][start : start + 1024] = flat.mean(axis=1, dtype=np.float64) / 255
-        records["square"][start : start + 1024] = np.square(flat, dtype=np.uint32).mean(axis=1) / 255**2
-    for row, image in enumerate(images):
-        records["sha"][row] = np.frombuffer(hashlib.sha256(image.tobytes()).digest(), np.uint8)
+    records["height"], records["width"], records["grey"] = *images.shape[1:3], images.shape[3] == 1
+    for start in range(0, len(images), _BLOCK):
+        flat = images[start : start + _BLOCK].reshape(-1, images[0, :, :, 0].size, images.shape[3])
+        part = records[start : start + _BLOCK]
+        part["mean"] = flat.mean(axis=1, dtype=np.float64) / 255
+        part["square"] = np.square(flat, dtype=np.uint32).mean(axis=1) / 255**2
+        part["sha"] = [np.frombuffer(hashlib.sha256(image.tobytes()).digest(), np.uint8) for image in flat]
     return records

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from transnet.data import open_data
-from transnet.data.arrays import read_digits
 from transnet.errors import DataError
 
 
@@ -21,12 +20,6 @@ def saved(tmp_path: Path, **arrays: object) -> str:
     path = tmp_path / "toy.npz"
     np.savez(path, **arrays)  # type: ignore[arg-type]
     return str(path)
-
-
-def test_digits_use_all_of_0_to_255() -> None:
-    source = read_digits()
-    assert source.store.images[0].shape == (8, 8, 1)  # type: ignore[union-attr]
-    assert (source.store.images.min(), source.store.images.max()) == (0, 255)  # type: ignore[attr-defined]
 
 
 def test_x_and_y_are_split(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_digits() -> None:
     assert (data.geometry, data.flip) == (Geometry.square(8, pad=1), False)
     images = data.train.resident((8, 8))
     assert (images.dtype, images.shape) == (torch.uint8, (1438, 8, 8, 1))
+    assert (images.min(), images.max()) == (0, 255)
     assert data.train.resident_bytes((8, 8)) == images.numel()
     assert data.mean == pytest.approx([images.double().mean().item() / 255])
     assert data.std == pytest.approx([images.double().std(correction=0).item() / 255])

@@ -55,23 +55,19 @@ class Disk(FileStore):
         return self.root / "away" if row in self.away else super().path(row)
 
 
-def check(root: Path, away: Collection[int]) -> dict[str, list[bool]]:
+def check(root: Path, away: Collection[int]) -> list[tuple[bool, bool]]:
     records = survey(Disk(root, [f"{i}.png" for i in range(4)], away), progress=False)[0]
-    return {field: records[field].tolist() for field in ("bad", "unread")} | {
-        "checked": (records["height"] == 12).tolist()
-    }
+    return list(zip(records["bad"].tolist(), (records["height"] == 12).tolist()))
 
 
 def test_image_that_could_not_be_read_is_checked_again(tmp_path: Path) -> None:
     for i in range(4):
         (tmp_path / f"{i}.png").write_bytes(encoded(noise(i))[: 80 if i == 1 else None])
-    damaged, whole = [False, True, False, False], [True, False, True, True]
-    at_first = check(tmp_path, away={0, 3})
-    assert at_first == {"bad": [True, True, False, True], "unread": [True, False, False, True],
-                        "checked": [False, False, True, False]}  # fmt: skip
-    assert check(tmp_path, away={3})["bad"] == [False, True, False, True]
-    for away in ((), range(4)):  # at last all is known, and nothing is read any more
-        assert check(tmp_path, away) == {"bad": damaged, "unread": [False] * 4, "checked": whole}
+    bad, good = (True, False), (False, True)
+    assert check(tmp_path, away={0, 3}) == [bad, bad, good, bad]
+    assert check(tmp_path, away={3}) == [good, bad, good, bad]
+    for away in ((), range(4)):  # good images are not read again
+        assert check(tmp_path, away) == [good, bad, good, good]
 
 
 # A small file of many pixels, for which there is room until the limit is set.
@@ -85,7 +81,7 @@ root = Path(sys.argv[1])
 Image.new("RGB", (8000, 8000)).save(root / "0.png")
 def check():
     records = survey(FileStore(root, ["0.png"]), progress=False)[0][0]
-    print(records["bad"], records["unread"], records["height"])
+    print(records["bad"], records["height"])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
 check()
@@ -98,7 +94,7 @@ check()
 def test_image_is_checked_again_after_a_lack_of_memory(tmp_path: Path) -> None:
     words = [sys.executable, "-c", SHORT_OF_MEMORY, str(tmp_path)]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["True True 0", "False False 8000"]
+    assert done.stdout.splitlines() == ["True 0", "False 8000"]
 
 
 def test_images_of_all_sizes_have_the_same_weight(tmp_path: Path) -> None:

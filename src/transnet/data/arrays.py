@@ -1,4 +1,4 @@
-"""Datasets whose pixels fit in memory: ``.npz`` files, and scikit-learn's digits."""
+"""Datasets whose pixels fit in memory, such as ``.npz`` files."""
 
 import zipfile
 from pathlib import Path
@@ -17,15 +17,6 @@ _LAYOUT = (
     "expected are the arrays x and y, or images and labels, or x_train y_train x_test y_test [x_val y_val], or"
     " train_images train_labels and so on, and optionally classes, the names"
 )
-
-
-def read_digits() -> Source:
-    """Read scikit-learn's 1,797 handwritten digits of 8×8 pixels, which need no download and train in seconds."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    return source_of_arrays("digits", {"train": pixels}, {"train": labels}, tuple(map(str, range(10))))
 
 
 def source_of_arrays(

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,19 +29,13 @@ def seed_for(*parts: int | str) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """One epoch: the order of the images and how each is augmented.
+    """One epoch: the order of the images and how each is augmented."""
 
-    Attributes:
-        order: (N,) indices of the images, batch after batch.
-        crop: (N, 2) in [0, 1): the position of the crop between its first and last possible row and column.
-        flip: (N,) whether to flip left-right.
-        mix: (batches, 6): kind (0 none, 1 mixup, 2 CutMix), the weight of the image itself, and for CutMix the
-            box as fractions: top, left, height, width.
-    """
-
-    order: Tensor
-    crop: Tensor
-    flip: Tensor
+    order: Tensor  # (N,) indices of the images, batch after batch
+    crop: Tensor  # (N, 2) in [0, 1): the position of the crop between its first and last possible row and column
+    flip: Tensor  # (N,) whether to flip left-right
+    # (batches, 6): kind (0 none, 1 mixup, 2 CutMix), the weight of the image itself, and for CutMix the box as
+    # fractions: top, left, height, width.
     mix: Tensor
 
 
@@ -61,8 +56,6 @@ def plan(n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: floa
 
 
 def _mixing(batches: int, mixup: float, cutmix: float, seed: int) -> Tensor:
-    import numpy as np
-
     table = torch.zeros(batches, 6)
     table[:, 1] = 1
     if not mixup and not cutmix:

@@ -9,7 +9,6 @@ import errno
 import hashlib
 import logging
 import os
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,27 +32,19 @@ def cache_folder() -> Path:
 def cached(
     key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None], *, replace: bool = False
 ) -> Array:
-    """The entry of that key; ``fill`` computes it if there is none.
+    """The entry of that key; ``fill`` computes it if there is none, or in any case with ``replace``.
 
-    Args:
-        key: a name that determines the contents: a hash of all that they depend on.
-        shape: of the array; no dimension may be 0.
-        dtype: of the array.
-        fill: writes all values into the ``.npy`` file at the path that it gets (``numpy.load(path, "r+")``), with any
-            number of processes.
-        replace: compute it even if there is an entry.
-
-    Returns:
-        The array, mapped from the file. Writing to it changes only this process's copy.
+    ``key`` is a hash of all that the contents depend on. ``fill`` writes all values into the ``.npy`` file at the path
+    that it gets (``numpy.load(path, "r+")``), with any number of processes. The array is mapped from the file; writing
+    to it changes only this process's copy.
 
     Raises:
         DataError: if the folder cannot be written or has too little room.
     """
     from filelock import FileLock
 
-    dtype = np.dtype(dtype)
     folder = cache_folder()
-    path = folder / f"{key}.npy"
+    path, temporary = folder / f"{key}.npy", folder / f"{key}.tmp"
     if not replace and (array := _load(path, shape, dtype)) is not None:
         return array
     try:
@@ -61,13 +52,18 @@ def cached(
         with FileLock(folder / f"{key}.lock"):
             if not replace and (array := _load(path, shape, dtype)) is not None:
                 return array
-            # This process has the lock, so temporary files under this key are from a process that was killed.
-            for stale in folder.glob(f"{key}.*.tmp"):
-                stale.unlink(missing_ok=True)
-            _build(path, shape, dtype, fill)
+            try:
+                allocate(temporary, shape, dtype)
+                fill(temporary)
+                digest = _digest(np.load(temporary, mmap_mode="r"))
+                with open(temporary, "ab") as file:
+                    file.write(digest)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
             return np.load(path, mmap_mode="c")
     except OSError as error:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({error})"
         raise DataError(
             f"the cache folder {folder} {why}; {size / 1e9:.2f} GB are needed there: make room, or set"
@@ -81,23 +77,11 @@ def allocate(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
     Raises:
         OSError: if there is no room for it. Writing through a mapping into a full disk would kill the process.
     """
+    path.unlink(missing_ok=True)  # it may be from a process that was killed, whose workers still write to it
     np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):
         with open(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-
-
-def _build(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None]) -> None:
-    temporary = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.tmp")
-    try:
-        allocate(temporary, shape, dtype)
-        fill(temporary)
-        digest = _digest(np.load(temporary, mmap_mode="r"))
-        with open(temporary, "ab") as file:
-            file.write(digest)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _load(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array | None:

@@ -7,8 +7,6 @@ A folder called like the dataset in ``TRANSNET_DATA``, in any form that `transne
 instead of a download.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable
@@ -16,35 +14,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+# The command line's help reads this file, so nothing here may import torch.
+from transnet.data.arrays import source_of_arrays
+from transnet.data.download import fetch, fetch_folder
+from transnet.data.folder import read_folder
 from transnet.data.geometry import Geometry
+from transnet.data.source import Source
 from transnet.errors import DataError
-
-# The readers import what they need themselves: reading this file must not take the time that importing torch takes.
-if TYPE_CHECKING:
-    from transnet.data.source import Source
 
 
 @dataclass(frozen=True)
 class NamedDataset:
-    """What is known about a dataset before it is opened.
-
-    Attributes:
-        geometry: sizes and padding.
-        flip: whether training flips images left-right.
-        model: the network that it is trained with by default.
-        folder: where its files are in ``TRANSNET_DATA`` after a download; empty if it needs none.
-        read: reads it and, if necessary, downloads it; the argument is whether to show progress.
-        recipe: the key of its settings in the recipes (`transnet.runs.recipes`), if they have any.
-    """
+    """What is known about a dataset before it is opened."""
 
     geometry: Geometry
-    flip: bool
-    model: str
-    folder: str
-    read: Callable[[bool], Source]
-    recipe: str = ""
+    flip: bool  # whether training flips images left-right
+    model: str  # the default network
+    folder: str  # of its files in ``TRANSNET_DATA`` after a download; empty if it needs none
+    read: Callable[[bool], Source]  # downloads it if necessary; the argument is whether to show progress
+    recipe: str = ""  # the key of its settings in the recipes (`transnet.runs.recipes`), if they have any
 
 
 def data_folder() -> Path:
@@ -64,21 +55,17 @@ def wordnet_names(classes: str) -> dict[str, str]:
     return dict(line.split("\t") for line in text.splitlines())  # type: ignore[misc]
 
 
-# ------------------------------------------------------------------------------------------------------------- readers
-
-
 def _digits(_progress: bool) -> Source:
-    from transnet.data.arrays import read_digits
+    """scikit-learn's 1,797 handwritten digits of 8×8 pixels, which need no download and train in seconds."""
+    from sklearn.datasets import load_digits
 
-    return read_digits()
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    return source_of_arrays("digits", {"train": pixels}, {"train": labels}, tuple("0123456789"))
 
 
 def _cifar(kind: str, progress: bool) -> Source:
-    import numpy as np
     from torchvision import datasets
-
-    from transnet.data.arrays import source_of_arrays
-    from transnet.data.download import fetch_folder
 
     published = getattr(datasets, kind)
     root = data_folder()
@@ -94,11 +81,7 @@ def _cifar(kind: str, progress: bool) -> Source:
 
 
 def _fashion_mnist(progress: bool) -> Source:
-    import numpy as np
     from torchvision.datasets import FashionMNIST
-
-    from transnet.data.arrays import source_of_arrays
-    from transnet.data.download import fetch
 
     folder = data_folder() / "FashionMNIST" / "raw"  # as torchvision keeps them
     paths = [
@@ -129,8 +112,6 @@ def _imagewoof(progress: bool) -> Source:
 
 
 def _archive(url: str, md5: tuple[str, ...], classes: dict[str, str], progress: bool) -> Source:
-    from transnet.data.download import fetch_folder
-
     inside = url.rsplit("/", 1)[-1].removesuffix(".tgz")
     return _wordnet_folder(fetch_folder(url, md5, inside, data_folder(), progress=progress), classes)
 
@@ -148,17 +129,11 @@ def _imagenet200(_progress: bool) -> Source:
 
 def _wordnet_folder(root: Path, classes: dict[str, str]) -> Source:
     """Read a folder whose classes are called by their WordNet ids."""
-    from transnet.data.folder import read_folder
-
     return replace(read_folder(root, only=list(classes)), classes=tuple(classes.values()))
 
 
-# ------------------------------------------------------------------------------------------------------------- records
-
-_PHOTOGRAPHS = Geometry.square(224, stored=256)
-_CIFAR = Geometry.square(32, pad=4)
-_SMALL_PHOTOGRAPHS = Geometry.square(128, stored=160)
-_RESNET18, _RESNET50 = "torchvision:resnet18", "torchvision:resnet50"
+_PHOTOGRAPHS, _CIFAR = Geometry.square(224, stored=256), Geometry.square(32, pad=4)
+_RESNET18 = "torchvision:resnet18"
 
 DATASETS = {
     "digits": NamedDataset(Geometry.square(8, pad=1), False, "resnet8-small", "", _digits, "digits"),
@@ -170,9 +145,9 @@ DATASETS = {
     ),
     "imagenette": NamedDataset(_PHOTOGRAPHS, True, _RESNET18, "imagenette2-320", partial(_imagenette, "320px")),
     "imagenette160": NamedDataset(
-        _SMALL_PHOTOGRAPHS, True, _RESNET18, "imagenette2-160", partial(_imagenette, "160px")
+        Geometry.square(128, stored=160), True, _RESNET18, "imagenette2-160", partial(_imagenette, "160px")
     ),
     "imagewoof": NamedDataset(_PHOTOGRAPHS, True, _RESNET18, "imagewoof2-320", _imagewoof),
-    "imagenet200": NamedDataset(_PHOTOGRAPHS, True, _RESNET50, "imagenet", _imagenet200, "imagenet200"),
+    "imagenet200": NamedDataset(_PHOTOGRAPHS, True, "torchvision:resnet50", "imagenet", _imagenet200, "imagenet200"),
 }
 NAMES = tuple(DATASETS)

@@ -25,22 +25,15 @@ _GREY = {"1", "L", "LA", "La"}
 _GREY16 = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 
 
-class ReadError(DataError):
-    """An image whose bytes could not be read because of the disk, the network or a lack of memory.
-
-    It may be readable later, so this is not recorded as a property of the image.
-    """
-
-
 def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
-    """Pixels (h, w, 1) of a grey image and (h, w, 3) of any other.
+    """Pixels (h, w, 1) of a grey image and (h, w, 3) of any other, in any format that Pillow reads.
 
     Args:
-        encoded: the file's bytes, in any format that Pillow reads.
+        encoded: the file's bytes.
         check: also compare the checksums inside a PNG, whose pixels can otherwise be complete and wrong.
 
     Raises:
-        DataError: with the reason only; the caller knows the path. A ReadError if memory is short.
+        DataError: with the reason only; the caller knows the path.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -68,7 +61,7 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
     except UnidentifiedImageError as error:
         raise DataError("not an image in any format that Pillow reads, or its beginning is damaged") from error
     except MemoryError as error:
-        raise ReadError("cannot be decoded (not enough memory)") from error
+        raise DataError("cannot be decoded (not enough memory)") from error
     except Exception as error:  # a decoder that is given damaged bytes raises nearly anything
         raise DataError(f"damaged or truncated ({type(error).__name__}: {error})") from error
 

@@ -10,7 +10,6 @@ import sys
 import tarfile
 import zlib
 from contextlib import redirect_stderr
-from http.client import HTTPException
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,17 +20,16 @@ _TIMEOUT = 15  # seconds without a byte
 
 
 def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Path:
-    """Download ``url`` into ``folder``, unless the file is there already.
+    """Download ``url`` into ``folder``, unless the file is there already, and return its path.
 
-    Args:
-        url: the file.
-        md5: the checksums of its known editions; it must have one of them.
-        folder: where it is kept under its own name.
-        progress: whether to show a bar, if standard error is a terminal.
+    It must have one of the checksums ``md5``, those of its known editions. A bar is shown if standard error is a
+    terminal.
 
     Raises:
         DataError: if it cannot be downloaded (the message names the file and where to put it), or is another file.
     """
+    from http.client import HTTPException
+
     from filelock import FileLock
     from torchvision.datasets.utils import download_url
 
@@ -68,11 +66,7 @@ def fetch_folder(url: str, md5: tuple[str, ...], inside: str, folder: Path, *, p
 
 
 def extract(archive: Path, inside: str, folder: Path) -> None:
-    """Unpack the folder ``inside`` a verified archive into ``folder``.
-
-    Raises:
-        DataError: if the archive does not hold that folder or cannot be unpacked.
-    """
+    """Unpack the folder ``inside`` a verified archive into ``folder``."""
     from torchvision.datasets.utils import extract_archive
 
     try:

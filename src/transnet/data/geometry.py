@@ -26,16 +26,11 @@ class Geometry:
 
     Every image is resized and cut to ``stored`` once. Training crops ``size`` out of that at random, evaluation takes
     the centre.
-
-    Attributes:
-        size: of the network's input.
-        stored: at which images are held.
-        pad: pixels of mean colour that are added on each side before a random crop.
     """
 
-    size: Size
-    stored: Size
-    pad: int = 0
+    size: Size  # of the network's input
+    stored: Size  # at which images are held
+    pad: int = 0  # pixels of mean colour that are added on each side before a random crop
 
     def __post_init__(self) -> None:
         if any(size > stored + 2 * self.pad for size, stored in zip(self.size, self.stored, strict=True)):

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from transnet.data.source import Rows, Source, load_pixels
 from transnet.data.survey import Records, statistics, survey
 from transnet.errors import DataError
 
+Mask = npt.NDArray[np.bool_]
 TEST_FRACTION = 0.2
 # Results of runs with different seeds are compared, so the test set must not depend on the seed.
 _TEST_SEED = 0
@@ -76,8 +78,8 @@ def open_data(
         return _geometry(named, sample, image_size).stored, channels or _channels(sample)
 
     records, decoded = survey(source.store, progress=progress, expect=expect)
-    splits, skipped = _without_bad(name, source, records, on_bad_image)
-    splits = _split(name, source, splits, records, val_fraction=val_fraction, train_fraction=train_fraction, seed=seed)
+    source, skipped = _without_bad(name, source, records["bad"], on_bad_image)
+    splits = _split(name, source, records["sha"], val_fraction, train_fraction, seed)
 
     used = records[np.concatenate(list(splits.values()))]
     geometry = _geometry(named, used, image_size)
@@ -151,12 +153,10 @@ def _read(data: str, label_column: str | None, *, progress: bool) -> tuple[str, 
     raise DataError(f"{data}: no such name, folder or file{hint}; known names are {' '.join(NAMES)}", field="data")
 
 
-def _without_bad(
-    name: str, source: Source, records: Records, on_bad_image: str
-) -> tuple[dict[str, Rows], tuple[str, ...]]:
-    """The splits without images that cannot be read, and those images."""
+def _without_bad(name: str, source: Source, is_bad: Mask, on_bad_image: str) -> tuple[Source, tuple[str, ...]]:
+    """The source without images that cannot be read, and those images."""
     used = np.concatenate(list(source.splits.values()))
-    bad = used[records["bad"][used]].tolist()
+    bad = used[is_bad[used]].tolist()
     skipped = tuple(source.store.where(row) for row in bad)
     if bad and on_bad_image == "stop":
         try:
@@ -169,26 +169,18 @@ def _without_bad(
             f"{name}: {len(bad)} of {len(used)} images cannot be read. The first is {why}{others}. Repair or remove"
             " them, or set `on_bad_image` to skip to leave them out"
         )
-    return {split: rows[~records["bad"][rows]] for split, rows in source.splits.items()}, skipped
+    return replace(source, splits={split: rows[~is_bad[rows]] for split, rows in source.splits.items()}), skipped
 
 
 def _split(
-    name: str,
-    source: Source,
-    splits: dict[str, Rows],
-    records: Records,
-    *,
-    val_fraction: float,
-    train_fraction: float,
-    seed: int,
+    name: str, source: Source, hashes: Pixels, val_fraction: float, train_fraction: float, seed: int
 ) -> dict[str, Rows]:
     """Split the images as far as the data does not, and leave out training images that are not to be used."""
 
-    def choose(fraction: float, seed: int | str) -> npt.NDArray[np.bool_]:
-        return _choose(source.labels[train], records["sha"][train], fraction, seed)
+    def choose(fraction: float, seed: int | str) -> Mask:
+        return _choose(source.labels[train], hashes[train], fraction, seed)
 
-    train = splits["train"]
-    test, val = splits.get("test"), splits.get("val")
+    train, val, test = source.splits["train"], source.splits.get("val"), source.splits.get("test")
     if test is None:  # many datasets publish only a validation set to test on
         test, val = val, None
     if test is None:
@@ -225,7 +217,7 @@ def _split(
     return splits
 
 
-def _choose(labels: Rows, hashes: Pixels, fraction: float, seed: int | str) -> npt.NDArray[np.bool_]:
+def _choose(labels: Rows, hashes: Pixels, fraction: float, seed: int | str) -> Mask:
     """Choose a stratified ``fraction`` of the images: of each class its share, at least one and never all.
 
     The choice, a mask, depends only on the images' contents and the seed. So it is the same on every machine and for

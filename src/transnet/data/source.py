@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.decode import ReadError, decode_image
+from transnet.data.decode import decode_image
 from transnet.data.geometry import Pixels
 from transnet.errors import DataError
 
@@ -60,28 +60,20 @@ class FileStore:
         return digest.hexdigest()
 
     def encoded(self, row: int) -> bytes:
-        """The image file's bytes; raises a ReadError with the reason only."""
+        """The image file's bytes; raises a DataError with the reason only."""
         with _reading(""):
             return self.path(row).read_bytes()
 
 
 @dataclass(frozen=True)
 class PackedStore:
-    """Encoded images one after another in one file, to which parquet shards are unpacked.
-
-    Attributes:
-        packed: the file.
-        start: of the first image in it.
-        ends: of each image, from there.
-        key: a hash of the shards' names, sizes and times.
-        shards: their names and numbers of rows, in order.
-    """
+    """Encoded images one after another in one file, to which parquet shards are unpacked."""
 
     packed: Path
-    start: int
-    ends: Rows
-    key: str
-    shards: Sequence[tuple[str, int]]
+    start: int  # of the first image in it
+    ends: Rows  # of each image, from there
+    key: str  # a hash of the shards' names, sizes and times
+    shards: Sequence[tuple[str, int]]  # names and numbers of rows
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -95,7 +87,7 @@ class PackedStore:
         raise IndexError(row)
 
     def encoded(self, row: int) -> bytes:
-        """The image file's bytes; raises a ReadError with the reason only."""
+        """The image file's bytes; raises a DataError with the reason only."""
         begin = int(self.ends[row - 1]) if row else 0
         with _reading(f" from {self.packed}"), open(self.packed, "rb") as file:
             file.seek(self.start + begin)
@@ -133,26 +125,19 @@ def _reading(place: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise ReadError(f"cannot be read{place} (not enough memory)") from error
+        raise DataError(f"cannot be read{place} (not enough memory)") from error
     except OSError as error:
-        raise ReadError(f"cannot be read{place} ({error.strerror or error})") from error
+        raise DataError(f"cannot be read{place} ({error.strerror or error})") from error
 
 
 @dataclass(frozen=True)
 class Source:
-    """Images with labels as they were found, before they are checked and split.
-
-    Attributes:
-        store: all images.
-        labels: one per row of the store.
-        classes: the labels' names.
-        splits: rows of "train", and of "val" and "test" if the data has them.
-    """
+    """Images with labels as they were found, before they are checked and split."""
 
     store: Store
-    labels: Rows
-    classes: tuple[str, ...]
-    splits: dict[str, Rows]
+    labels: Rows  # one per row of the store
+    classes: tuple[str, ...]  # the labels' names
+    splits: dict[str, Rows]  # rows of "train", and of "val" and "test" if the data has them
 
 
 def class_names(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[str, ...]:

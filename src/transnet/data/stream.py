@@ -50,19 +50,11 @@ def stream(
 ) -> Generator[Tensor]:
     """Decode batches ahead of their use; use it if `Split.resident` is too large.
 
-    The same arguments give the same pixels for any number of workers, because all randomness is in ``crops``. They are
-    the pixels that `transnet.data.augment.View` crops from the resident images.
-
-    Args:
-        split: the images.
-        batches: for each batch the indices of its images.
-        geometry: the stored size and the size to crop; see `Geometry.streamed` for training.
-        crops: as in `Plan.crop`, one row per index in all batches, in the order of the batches; None: centre crops.
-        workers: processes; 0 decodes in this one.
-        pin: deliver pinned memory, from which copies to a GPU are asynchronous.
-
-    Yields:
-        uint8 (B, height, width, C), one tensor per batch, in their order.
+    Each batch of indices gives a tensor (B, height, width, C) of uint8, the pixels that `transnet.data.augment.View`
+    crops from the resident images. They are the same for any number of workers, because all randomness is in ``crops``:
+    as in `Plan.crop`, one row per index in the order of the batches, or None for centre crops.
+    ``geometry`` has the stored size and the size to crop, see `Geometry.streamed` for training; ``pin`` delivers pinned
+    memory, from which copies to a GPU are asynchronous.
     """
     # Arrays, because every tensor would be sent to the workers through a file descriptor.
     items: list[tuple[Indices, Indices | None]] = [(batch.numpy(), None) for batch in batches]

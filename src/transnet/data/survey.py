@@ -2,8 +2,8 @@
 
 Otherwise a damaged image would stop the last epoch. The check also records what is needed of each image later: a hash
 of its contents (for fingerprints and splits) and the moments of its channels (for normalising). The records are cached
-as long as no file changes. Only images that could not be read because of the disk, the network or the memory are
-checked again each time.
+as long as no file changes. Images that could not be read are checked again each time, because the disk, the network or
+a lack of memory may have been the reason.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from transnet.data.cache import allocate, cached
-from transnet.data.decode import RULES, ReadError, decode_image, with_channels
+from transnet.data.decode import RULES, decode_image, with_channels
 from transnet.data.geometry import Geometry, Pixels, Size
 from transnet.data.source import ArrayStore, EncodedStore, Rows, Store
 from transnet.data.stream import for_rows
 from transnet.errors import DataError
 
 # mean and square: of each channel's values in 0…1 and of their squares, over the whole image; a grey image has three
-# equal channels. unread: bad, but as far as is known not because of the image.
+# equal channels.
 RECORD = np.dtype(
     [
         ("sha", np.uint8, (32,)),
@@ -31,7 +31,6 @@ RECORD = np.dtype(
         ("width", np.int32),
         ("grey", np.bool_),
         ("bad", np.bool_),
-        ("unread", np.bool_),
         ("mean", np.float64, (3,)),
         ("square", np.float64, (3,)),
     ]
@@ -55,13 +54,14 @@ def survey(
     """
     if isinstance(store, ArrayStore):
         return _survey_array(store.images), None
-    decoded = None
+    decoded, filled = None, False
 
     def check(path: Path, rows: Rows, keep: Path | None = None) -> None:
         for_rows(partial(_check, store, path, rows, keep), len(rows), title="checking images", progress=progress)
 
     def fill(path: Path) -> None:
-        nonlocal decoded
+        nonlocal decoded, filled
+        filled = True
         keep = _file_to_keep(store, path, expect) if expect else None
         try:
             check(path, np.arange(len(store)), keep)
@@ -72,12 +72,12 @@ def survey(
 
     def fill_again(path: Path) -> None:
         np.load(path, mmap_mode="r+")[:] = records
-        check(path, unread)
+        check(path, bad)
 
-    key = hashlib.sha256(f"survey 2 {RULES} {store.key}".encode()).hexdigest()
+    key = hashlib.sha256(f"survey 3 {RULES} {store.key}".encode()).hexdigest()
     records = cached(key, (len(store),), RECORD, fill)
-    if len(unread := np.flatnonzero(records["unread"])):
-        records, decoded = cached(key, records.shape, RECORD, fill_again, replace=True), None
+    if len(bad := np.flatnonzero(records["bad"])) and not filled:
+        records = cached(key, records.shape, RECORD, fill_again, replace=True)
     return records, decoded
 
 
@@ -127,9 +127,7 @@ def _check(store: EncodedStore, path: Path, rows: Rows, keep: Path | None, part:
             if kept is not None:
                 size = kept.shape[1:3]
                 kept[row] = Geometry(size, size).fit(with_channels(pixels, kept.shape[3]))
-        except (ReadError, MemoryError):
-            record["bad"] = record["unread"] = True
-        except DataError:
+        except (DataError, MemoryError):
             record["bad"] = True
         else:
             record["sha"] = np.frombuffer(hashlib.sha256(encoded).digest(), np.uint8)

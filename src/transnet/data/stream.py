@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -90,14 +91,26 @@ def workers_for(n: int) -> int:
 
 def _loader(work: Callable[[Item], Result], items: Sequence[Item], workers: int, **options: Any) -> DataLoader[Result]:
     """A loader that yields ``work(item)`` for each item, in order."""
-    # Let a fork server, Python's default on Linux from 3.14 on, import what the workers need. Otherwise each of them
-    # imports torch for itself, one after the other, which takes seconds per worker in every epoch. A server that
-    # already runs is not changed. `get_start_method()` without allow_none would fix the method.
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    if workers and method == "forkserver":
-        multiprocessing.set_forkserver_preload(["__main__", "transnet.data.stream"])
+    options |= {"num_workers": workers, "multiprocessing_context": _start_method() if workers else None}
     # With batch_size None, the collate function gets single items.
-    return DataLoader(items, batch_size=None, collate_fn=work, num_workers=workers, **options)  # type: ignore[arg-type]
+    return DataLoader(items, batch_size=None, collate_fn=work, **options)  # type: ignore[arg-type]
+
+
+def _start_method() -> str | None:
+    """How to start worker processes, for a DataLoader; None is Python's default.
+
+    A fork copies the locks of other threads as they are. The threads of a process group take Python's locks at any
+    time, so a worker forked beside them now and then never starts: a fork server, which has no such threads, forks it.
+    The server imports what all workers need; otherwise each would import torch for itself, in every epoch. (One that
+    already runs is not changed.) Fork servers are Python's default on Linux from 3.14 on.
+    """
+    # `get_start_method()` without allow_none would fix the method, which only the program may do.
+    default = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    grouped = dist.is_available() and dist.is_initialized()
+    if default == "forkserver" or (default == "fork" and grouped):
+        multiprocessing.set_forkserver_preload(["__main__", "transnet.data.stream"])
+        return "forkserver"
+    return None
 
 
 def _decode_batch(split: "Split", geometry: Geometry, item: tuple[Indices, Indices | None]) -> Tensor | str:

@@ -8,7 +8,7 @@ from torch import Tensor
 from small_runs import plain
 from transnet import TransNet, heads_loss
 from transnet.data.augment import CUTMIX, MIXUP, Plan, View, mix, plan, seed_for
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.model import TransNet as Model
 
 MEAN, STD = (0.2, 0.5, 0.7), (0.3, 0.25, 0.2)

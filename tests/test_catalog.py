@@ -16,7 +16,7 @@ import torchvision.datasets
 from data_files import class_folder, noise
 from transnet.data import open_data
 from transnet.data.catalog import DATASETS, needs_download, wordnet_names
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.errors import DataError
 
 

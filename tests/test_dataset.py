@@ -15,7 +15,7 @@ import torch
 from data_files import class_folder, encoded, noise
 from transnet.data import open_data
 from transnet.data.cache import cache_folder
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.errors import DataError
 
 # Opens the folder and prints a hash of what is resident; GO is a file to wait for, so that two start at once.

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from small_runs import command, images_file, plain, run, stopped_run
 from transnet.data import open_data
 from transnet.data.augment import View
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
 from transnet.train.distributed import World

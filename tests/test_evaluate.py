@@ -13,7 +13,7 @@ from transnet import TransNet, d4, load
 from transnet.backbones import create
 from transnet.data import open_data
 from transnet.data.augment import View
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.runs.records import encode
 from transnet.train.distributed import World
 from transnet.train.evaluate import (

@@ -11,7 +11,7 @@ import torch
 
 from data_files import class_folder, encoded, noise
 from transnet.data import DataSet, Split, open_data
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.errors import DataError
 
 
@@ -254,7 +254,7 @@ def test_given_validation_set_is_kept(tmp_path: Path) -> None:
         ({"data": "digits", "val_fraction": -0.1}, r"not in \[0, 1\)"),
         ({"data": "digits", "image_size": 0}, "0 is no size"),
         ({"data": "digits", "on_bad_image": "ignore"}, "known are stop and skip"),
-        ({"data": "digits", "label_column": "y"}, "only folders of parquet shards"),
+        ({"data": "digits", "label_column": "y"}, "only parquet shards"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, object], match: str) -> None:

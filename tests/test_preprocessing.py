@@ -15,8 +15,7 @@ from PIL import Image
 
 from transnet.cli import main
 from transnet.data.augment import View
-from transnet.data.decode import decode_image, with_channels
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry, decode_image, with_channels
 from transnet.runs.description import Description
 from transnet.ship import export
 from transnet.ship.models import Model, open_model

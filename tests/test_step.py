@@ -13,7 +13,7 @@ from small_runs import plain
 from transnet import TransNet
 from transnet.backbones import create
 from transnet.data.augment import View, mix, plan
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.runs.config import TrainConfig
 from transnet.train.device import autocast_for
 from transnet.train.distributed import World

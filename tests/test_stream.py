@@ -12,7 +12,7 @@ import torch
 from data_files import class_folder, encoded, noise
 from transnet.data import Split, open_data
 from transnet.data.augment import View, plan
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.data.stream import stream
 from transnet.errors import DataError
 
@@ -94,7 +94,7 @@ import multiprocessing, sys
 if __name__ == "__main__":
     import torch
     from transnet.data import open_data
-    from transnet.data.geometry import Geometry
+    from transnet.data.pixels import Geometry
     from transnet.data.stream import stream
 
     if sys.argv[2] == "chosen":

@@ -47,7 +47,7 @@ def test_the_loss_of_the_first_step_is_that_of_the_initial_network(data: Path, t
     net = load(tmp_path / "run").train()
     from transnet.data import open_data
     from transnet.data.augment import View
-    from transnet.data.geometry import Geometry
+    from transnet.data.pixels import Geometry
 
     opened = open_data(str(data))
     view = View.create(Geometry.square(8), mean=opened.mean, std=opened.std)

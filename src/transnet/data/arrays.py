@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.geometry import Pixels
+from transnet.data.pixels import Pixels
 from transnet.data.source import ArrayStore, Rows, Source, class_names
 from transnet.errors import DataError
 

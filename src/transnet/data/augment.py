@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 
 MIXUP, CUTMIX = 1, 2
 

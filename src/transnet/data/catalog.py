@@ -21,7 +21,7 @@ import numpy as np
 from transnet.data.arrays import source_of_arrays
 from transnet.data.download import fetch, fetch_folder
 from transnet.data.folder import read_folder
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.data.source import Source
 from transnet.errors import DataError
 

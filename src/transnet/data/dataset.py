@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from transnet.data.cache import cached
-from transnet.data.decode import RULES, decode_image, with_channels
-from transnet.data.geometry import Geometry, Pixels, Size
+from transnet.data.pixels import RULES, Geometry, Pixels, Size, decode_image, with_channels
 from transnet.data.source import ArrayStore, Rows, Store, load_pixels
 from transnet.data.stream import for_rows
 from transnet.errors import DataError

@@ -44,9 +44,9 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
         if not any(images):  # then the layout is the problem, not the first class
             raise DataError(f"{root / folder}: no images found; {_LAYOUT}")
         if empty := [name for name, found in zip(classes, images) if not found]:
+            endings = " ".join(IMAGE_FILES)
             raise DataError(
-                f"{root / folder / empty[0]}: no images in this class; add some, or remove the folder (image files end"
-                f" in {' '.join(IMAGE_FILES)})"
+                f"{root / folder / empty[0]}: no images in this class (they end in {endings}); add some, or remove it"
             )
         rows[split] = np.arange(len(paths), len(paths) + sum(map(len, images)))
         paths += [path for found in images for path in found]
@@ -106,9 +106,7 @@ def _check_classes(folder: Path, classes: Sequence[str], *, exact: bool) -> None
             f" every class needs a folder of its name in {folder.name}/"
         )
     if extra:
-        raise DataError(
-            f"{folder}: class {extra[0]!r} is not in the training set; the classes of all splits must be the same"
-        )
+        raise DataError(f"{folder}: class {extra[0]!r} is not in the training set; all splits need the same classes")
 
 
 def _subfolders(root: Path) -> list[str]:

@@ -16,8 +16,8 @@ from transnet.data.arrays import read_npz
 from transnet.data.catalog import DATASETS, NAMES, NamedDataset, data_folder
 from transnet.data.dataset import DataSet, Split
 from transnet.data.folder import read_folder
-from transnet.data.geometry import Geometry, Pixels, Size
 from transnet.data.parquet import find_shards, read_parquet
+from transnet.data.pixels import Geometry, Pixels, Size
 from transnet.data.source import Rows, Source, load_pixels
 from transnet.data.survey import Records, statistics, survey
 from transnet.errors import DataError
@@ -113,9 +113,7 @@ def open_data(
 
 def _check_options(image_size: int | None, val_fraction: float, train_fraction: float, on_bad_image: str) -> None:
     if image_size is not None and image_size < 1:
-        raise DataError(
-            f"{image_size} is no size; give the side of the square in pixels, such as 32", field="image_size"
-        )
+        raise DataError(f"{image_size} is no size; give the side in pixels, such as 32", field="image_size")
     if not 0 <= val_fraction < 1:
         raise DataError(f"{val_fraction} is not in [0, 1); 0.1 keeps a tenth for validation", field="val_fraction")
     if not 0 < train_fraction <= 1:
@@ -136,9 +134,7 @@ def _read(data: str, label_column: str | None, *, progress: bool) -> tuple[str, 
     if replaced and path.is_dir() and (shards := find_shards(path)):
         return name, read_parquet(path, shards, label_column=label_column)
     if label_column is not None:
-        raise DataError(
-            f"{data} has no columns; only folders of parquet shards have. Leave it out", field="label_column"
-        )
+        raise DataError(f"{data} has no columns; leave it out: only parquet shards have them", field="label_column")
     if named and not replaced:
         return name, named.read(progress)
     if path.is_dir():

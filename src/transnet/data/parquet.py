@@ -145,9 +145,7 @@ def _splits(root: Path, shards: list[Path]) -> dict[Path, str]:
     if "train" not in splits.values():
         raise DataError(f"{root}: no shard's name begins with train-; found {shards[0].name}")
     if unknown := [path.name for path, split in splits.items() if not split]:
-        raise DataError(
-            f"{root}: {unknown[0]} begins with none of train-, validation-, test-; rename it or move it away"
-        )
+        raise DataError(f"{root}: {unknown[0]} begins with none of train-, validation-, test-; rename it or move it")
     return splits
 
 
@@ -171,9 +169,7 @@ def _features(schema: "pa.Schema") -> Features:
     """Hugging Face's metadata about the columns."""
     try:
         found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        return {
-            name: (value.get("_type"), value.get("names")) for name, value in found.items() if isinstance(value, dict)
-        }
+        return {name: (its.get("_type"), its.get("names")) for name, its in found.items() if isinstance(its, dict)}
     except (ValueError, AttributeError):  # metadata of another form
         return {}
 
@@ -207,15 +203,11 @@ def _label_column(root: Path, schema: "pa.Schema", features: Features, given: st
     if given is not None:
         if given in schema.names:
             return given
-        raise DataError(
-            f"{root} has no column {given!r}; the columns are {' '.join(schema.names)}", field="label_column"
-        )
+        raise DataError(f"{root} has no column {given!r}; it has {' '.join(schema.names)}", field="label_column")
     found = [name for name in schema.names if name in features and features[name][0] == "ClassLabel"] or schema.names
     if column := _choose_column(found, _LABEL_NAMES):
         return column
-    raise DataError(
-        f"none given, and {root} has several columns that may hold the labels: {' '.join(found)}", field="label_column"
-    )
+    raise DataError(f"{root} has several columns that may hold labels: {' '.join(found)}", field="label_column")
 
 
 def _labels(root: Path, column: str, values: list[object], features: Features) -> tuple[Rows, list[str] | None]:

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from transnet.data.decode import decode_image
-from transnet.data.geometry import Pixels
+from transnet.data.pixels import Pixels, decode_image
 from transnet.errors import DataError
 
 Rows = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from transnet.console import progress_bar
-from transnet.data.geometry import Geometry
+from transnet.data.pixels import Geometry
 from transnet.errors import DataError
 
 if TYPE_CHECKING:

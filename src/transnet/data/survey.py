@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transnet.data.cache import allocate, cached
-from transnet.data.decode import RULES, decode_image, with_channels
-from transnet.data.geometry import Geometry, Pixels, Size
+from transnet.data.pixels import RULES, Geometry, Pixels, Size, decode_image, with_channels
 from transnet.data.source import ArrayStore, EncodedStore, Rows, Store
 from transnet.data.stream import for_rows
 from transnet.errors import DataError

@@ -13,7 +13,7 @@ from msgspec import Meta
 from torch import nn
 
 from transnet import backbones, d4
-from transnet.data.decode import RULES
+from transnet.data.pixels import RULES
 from transnet.errors import ConfigError, FileError
 from transnet.model import TransNet
 from transnet.runs.config import LARGEST_SIDE

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from transnet import d4
-from transnet.data.decode import decode_image
-from transnet.data.geometry import Pixels
+from transnet.data.pixels import Pixels, decode_image
 from transnet.early_exit import lead
 from transnet.errors import DataError
 from transnet.ship.models import Model

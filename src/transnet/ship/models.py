@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from transnet.console import first_line
 from transnet.data.augment import View
-from transnet.data.decode import decode_image, with_channels
-from transnet.data.geometry import Geometry, Pixels
+from transnet.data.pixels import Geometry, Pixels, decode_image, with_channels
 from transnet.errors import FileError
 from transnet.model import TransNet
 from transnet.runs.description import Description

@@ -12,8 +12,8 @@ from torch import Tensor
 from transnet.data import DataSet, open_data
 from transnet.data.augment import View
 from transnet.data.catalog import NAMES
-from transnet.data.geometry import Geometry, Pixels
 from transnet.data.parquet import find_shards
+from transnet.data.pixels import Geometry, Pixels
 from transnet.early_exit import Curve, curve, tradeoff
 from transnet.errors import ConfigError, DataError
 from transnet.runs.config import TrainConfig

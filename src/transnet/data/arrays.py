@@ -35,9 +35,6 @@ def read_npz(path: Path) -> Source:
 
     Without ``classes`` (an array of strings) the classes are called by their numbers. Pixels are uint8, or other
     numbers in 0…255. Pickled objects are never read.
-
-    Raises:
-        DataError: for any other content.
     """
     arrays = _load(path)
     pairs = {split: pair for split in ("train", "val", "test") if (pair := _pair(path, arrays, split)) is not None}

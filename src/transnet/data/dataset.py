@@ -49,11 +49,7 @@ class Split:
         return self._store.where(int(self._rows[i]))
 
     def decode(self, i: int) -> Pixels:
-        """One whole image: uint8 (h, w, C), with as many channels as the dataset has.
-
-        Raises:
-            DataError: naming the image, if it can no longer be read.
-        """
+        """One whole image: uint8 (h, w, C), with as many channels as the dataset has."""
         return with_channels(load_pixels(self._store, int(self._rows[i])), self.channels)
 
     def resident_bytes(self, size: Size) -> int:
@@ -66,9 +62,6 @@ class Split:
         Each image is resized to cover ``size``, then cut to the centre. The result is kept in the cache folder (see
         `transnet.data.cache`), unless the images already are an array of that size. Writing to the tensor does not
         change it.
-
-        Raises:
-            DataError: naming the image that can no longer be read, or the cache folder that cannot be written.
         """
         shape = (len(self), *size, self.channels)
         if isinstance(self._store, ArrayStore) and self._store.images.shape[1:] == shape[1:]:

@@ -21,16 +21,8 @@ _LAYOUT = "expected is one folder for each class with images in it, or train/ an
 def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
     """Find the images of a folder of class folders, or of one with train/ and val/ or test/ inside.
 
-    A class consists of all images below its folder, at any depth. Hidden files, files that are not images and links
-    back to a folder above are ignored.
-
-    Args:
-        root: the folder.
-        only: read only these classes, in this order, from train/ and val/; None reads all, ordered by name.
-
-    Raises:
-        DataError: for no images, an empty class, fewer than two classes, splits without train/, or classes that differ
-            between the splits.
+    A class consists of all images below its folder, at any depth, see `images_below`. With ``only``, these classes are
+    read, in this order, from train/ and val/; otherwise all, ordered by name.
     """
     splits = _splits(root, ("train", "val") if only is not None else ("train", "val", "test"))
     classes = only if only is not None else _subfolders(root / splits["train"])

@@ -38,11 +38,6 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
 
     The encoded images are copied into the cache folder once, since single rows of a parquet file cannot be read. Class
     names come from the schema. A test split whose labels are all −1 (withheld) is left out.
-
-    Args:
-        root: the folder, for messages.
-        shards: its files, see `find_shards`.
-        label_column: the column of labels; None finds it.
     """
     try:
         import pyarrow.parquet as pq
@@ -182,13 +177,12 @@ def _choose_column(found: Sequence[str], preferred: Sequence[str]) -> str | None
 def _image_column(root: Path, schema: "pa.Schema", features: Features) -> str:
     from pyarrow import types
 
-    images = {name for name, (kind, _) in features.items() if kind == "Image"}
+    images = {*_IMAGE_NAMES, *(name for name, (kind, _) in features.items() if kind == "Image")}
     found = [
         field.name
         for field in schema
         if (types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0)
-        or (field.name in images and types.is_binary(field.type))
-        or (field.name in _IMAGE_NAMES and (types.is_binary(field.type) or types.is_large_binary(field.type)))
+        or (field.name in images and (types.is_binary(field.type) or types.is_large_binary(field.type)))
     ]
     if column := _choose_column(found, _IMAGE_NAMES):
         return column

@@ -115,14 +115,10 @@ def resize_to_cover(pixels: Pixels, size: Size) -> Pixels:
 
 
 def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
-    """Pixels (h, w, 1) of a grey image and (h, w, 3) of any other, in any format that Pillow reads.
+    """Pixels (h, w, 1) of a grey image and (h, w, 3) of any other, from a file that Pillow reads.
 
-    Args:
-        encoded: the file's bytes.
-        check: also compare the checksums inside a PNG, whose pixels can otherwise be complete and wrong.
-
-    Raises:
-        DataError: with the reason only; the caller knows the path.
+    ``check`` also compares the checksums inside a PNG, whose pixels can otherwise be complete and wrong. A DataError
+    has the reason only, because the caller knows the path.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 

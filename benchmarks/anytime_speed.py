@@ -11,7 +11,6 @@ by bootstrap over the test images, the same for all runs: a gain of a hundred im
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from environment import environment
+from measuring import options, write
 from transnet import anytime, load
 from transnet.early_exit import calibrate, curve
 from transnet.report.curves import draw_early_exit
@@ -67,22 +66,22 @@ def interval(right: Sequence[Tensor], *, draws: int = 2000) -> tuple[float, floa
     return low, high
 
 
-def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple[dict[str, object], Tensor]:
+def of_one(path: str, args: argparse.Namespace, figure: Path | None) -> tuple[dict[str, object], Tensor]:
     """What the result says of a run, and which test images each way of predicting had right; draw its curve there."""
     run = Run(path)
     about = Description.of_run(run.settings(), str(run.config))
-    found = collect(path, data=options.data, split="val", device=options.device)
+    found = collect(path, data=args.data, split="val", device=args.device)
     val, val_labels = found.views[0], found.labels
-    confidence = calibrate(val, val_labels, within=options.within, passes=options.passes)
+    confidence = calibrate(val, val_labels, within=args.within, passes=args.passes)
     net = load(path)
     model = Model.of(net, about, path)
-    images = some_images(path, 10**9, data=options.data)
+    images = some_images(path, 10**9, data=args.data)
     x = torch.stack([model.normalise(model.crop(image)) for image in images])
-    test = collect(path, data=options.data, device=options.device)
+    test = collect(path, data=args.data, device=args.device)
     labels = test.labels
-    dtype = torch.bfloat16 if options.bf16 else torch.float32
-    net = net.to(options.device, dtype, memory_format=torch.channels_last).eval()
-    parts = x.to(options.device, dtype, memory_format=torch.channels_last).split(options.batch)
+    dtype = torch.bfloat16 if args.bf16 else torch.float32
+    net = net.to(args.device, dtype, memory_format=torch.channels_last).eval()
+    parts = x.to(args.device, dtype, memory_format=torch.channels_last).split(args.batch)
 
     def fixed(heads: str | None) -> Way:
         number = 1 if heads else len(net.transforms)
@@ -95,7 +94,7 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
     ways = dict(zip(WAYS, (fixed(net.transforms[0]), early, fixed(None)), strict=True))
     times: dict[str, list[float]] = {name: [] for name in ways}
     rows, right = {}, {}
-    for i in range(options.rounds + 2):
+    for i in range(args.rounds + 2):
         for name, way in ways.items():
             elapsed, classes, used = measure(way, parts)
             if i < 2:  # warming up
@@ -125,31 +124,26 @@ def of_one(path: str, options: argparse.Namespace, figure: Path | None) -> tuple
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, device="cpu", batch=256, rounds=9)
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--data", help="where the runs' data is now")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--within", type=float, default=0.1, help="points of accuracy that may be lost")
     parser.add_argument("--passes", type=float, help="instead: passes per image that may be spent")
-    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--figure", type=Path, help="draw the first run's accuracy/cost curve on the test split here")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    figures = [options.figure] + [None] * (len(options.runs) - 1)
-    measured = [of_one(path, options, figure) for path, figure in zip(options.runs, figures, strict=True)]
+    args = parser.parse_args()
+    figures = [args.figure] + [None] * (len(args.runs) - 1)
+    measured = [of_one(path, args, figure) for path, figure in zip(args.runs, figures, strict=True)]
     right = [each for _, each in measured]
     kept = share_kept(*torch.stack(right).double().mean((0, 1)).tolist())
     result = {
-        **environment(options.device), "within_points_on_val": None if options.passes else options.within,
-        "passes_on_val": options.passes, "batch": options.batch, "dtype": "bfloat16" if options.bf16 else "float32",
-        "rounds": options.rounds, "share_of_gain_kept": kept, "interval": interval(right),
+        "within_points_on_val": None if args.passes else args.within,
+        "passes_on_val": args.passes, "batch": args.batch, "dtype": "bfloat16" if args.bf16 else "float32",
+        "rounds": args.rounds, "share_of_gain_kept": kept, "interval": interval(right),
         "runs": [about for about, _ in measured],
     }  # fmt: skip
     print(f"all runs: keep {kept}, 95 % interval {result['interval']}")
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write(args.out, args.device, result)
 
 
 if __name__ == "__main__":

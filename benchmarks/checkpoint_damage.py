@@ -7,9 +7,7 @@ on a copy of its folder: damages a random file of one checkpoint, or of both, re
 with those of an uninterrupted run, byte for byte. Each must end with the same weights or in a `CheckpointError`.
 """
 
-import argparse
 import collections
-import json
 import os
 import random
 import shutil
@@ -19,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from environment import environment
 from kill_resume import sha256
+from measuring import options, write
 from transnet.runs.checkpoint import CheckpointError
 from transnet.runs.config import TrainConfig
 from transnet.train.interrupt import Stopped
@@ -75,11 +73,7 @@ def resumed(out, expected):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
+    args = options(__doc__, files=100, seed=0).parse_args()
     chance = random.Random(args.seed)
     rows = []
     with tempfile.TemporaryDirectory() as name:
@@ -97,9 +91,8 @@ def main():
             shutil.rmtree(copy)
     outcomes = collections.Counter(row["outcome"] for row in rows)
     print(f"{sum(len(row['damaged']) for row in rows)} damaged files in {len(rows)} resumed runs: {dict(outcomes)}")
-    content = {"files": sum(len(row["damaged"]) for row in rows), "runs": len(rows), "outcomes": outcomes,
-               "checkpoints": steps, "seed": args.seed, "rows": rows, **environment("cpu")}  # fmt: skip
-    Path(args.out).write_text(json.dumps(content, indent=1) + "\n")
+    content = {"files": sum(len(row["damaged"]) for row in rows), "runs": len(rows), "outcomes": outcomes}
+    write(args.out, "cpu", content | {"checkpoints": steps, "seed": args.seed, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -7,17 +7,14 @@ Networks have random weights and random batch norm statistics; errors are max |f
 every kernel and nothing else.
 """
 
-import argparse
 import copy
-import json
-from pathlib import Path
 
 import timm
 import torch
 import torchvision
 from torch import nn
 
-from environment import environment
+from measuring import options, write
 from transnet import d4
 from transnet.folding.fold import fold
 
@@ -93,9 +90,9 @@ def measure() -> dict[str, object]:
         model = network(name)
         exact[name] = max(error(model, fold(model, t, side), t, side) for t in ("r1", "r2", "m2") for side in SIZES[1:])
         print(name, f"{exact[name]:.1e}", flush=True)
-    for name, (side, options) in REFUSED.items():
+    for name, (side, changes) in REFUSED.items():
         try:
-            fold(network(name, **options), "r1", side)
+            fold(network(name, **changes), "r1", side)
         except ValueError as reason:
             refused[name] = str(reason)
             print(name, reason, flush=True)
@@ -103,11 +100,8 @@ def measure() -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    result = {**environment("cpu"), **measure()}
-    options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    args = options(__doc__).parse_args()
+    write(args.out, "cpu", measure())
 
 
 if __name__ == "__main__":

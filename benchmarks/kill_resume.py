@@ -7,9 +7,7 @@ kills it at a random moment of its life (start-up included; one that was over by
 and compares ``model.safetensors`` byte for byte. Every kill is kept with its moment and what the folder held then.
 """
 
-import argparse
 import hashlib
-import json
 import os
 import random
 import signal
@@ -19,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from environment import environment
+from measuring import options, write
 
 
 def command(out, epochs, *more):
@@ -51,12 +49,8 @@ def killed(out, epochs, seconds):
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    return {
-        "seconds": seconds,
-        "status": process.returncode,
-        "epochs_before": whole_lines(out),
-        "checkpoints": sorted(path.name for path in (out / "state").glob("*")),
-    }
+    found = {"seconds": seconds, "status": process.returncode, "epochs_before": whole_lines(out)}
+    return found | {"checkpoints": sorted(path.name for path in (out / "state").glob("*"))}
 
 
 def resumed(out, epochs):
@@ -67,12 +61,7 @@ def resumed(out, epochs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
+    args = options(__doc__, kills=20, epochs=12, seed=0).parse_args()
     chance = random.Random(args.seed)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -97,18 +86,9 @@ def main():
             print(f"kill {len(rows)} at {row['seconds']:.1f} s of {length:.1f}: {verdict}", flush=True)
     same = sum(row["same"] for row in rows)
     print(f"{same} of {len(rows)} ended with byte-identical weights")
-    content = {
-        "same": same,
-        "kills": len(rows),
-        "killed": sum(row["status"] == -signal.SIGKILL for row in rows),
-        "over_before_the_kill": early,
-        "seconds": length,
-        "sha256": expected,
-        "seed": args.seed,
-        "rows": rows,
-        **environment("cpu"),
-    }
-    Path(args.out).write_text(json.dumps(content, indent=1) + "\n")
+    killed_runs = sum(row["status"] == -signal.SIGKILL for row in rows)
+    content = {"same": same, "kills": len(rows), "killed": killed_runs, "over_before_the_kill": early}
+    write(args.out, "cpu", content | {"seconds": length, "sha256": expected, "seed": args.seed, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -4,22 +4,20 @@
     python benchmarks/loss_overhead.py --device cuda --batch 512 --out results/loss_overhead_h200.json
 
 The loop concatenates the transformed copies and runs them in one forward, as one would write it for speed by
-hand. Both run in turn in one process, in alternating order; the ratio is that of the medians. Memory is the peak of
+hand. Both run in turn in one process, in random order; the ratio is that of the medians. Memory is the peak of
 a step's allocations above the parameters.
 """
 
-import argparse
 import gc
 import itertools
-import json
 import statistics
-import time
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from environment import environment
+from measuring import in_turn, options, write
 from transnet import TransNet, backbones
 
 TURNS = {"r0": 0, "r1": 1, "r2": 2, "r3": 3}
@@ -62,16 +60,6 @@ def step(net, x, y, device):
     loss.backward()
 
 
-def seconds(net, x, y, device):
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    step(net, x, y, device)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def peak_memory(kind, m, size, device):
     net, (x, y) = build(kind, m, device), batch(size, device)
     step(net, x, y, device)
@@ -90,38 +78,23 @@ def peak_memory(kind, m, size, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
+    args = options(__doc__, device="cpu", batch=32, repeats=15).parse_args()
     torch.backends.cudnn.benchmark = True
     rows = []
     for m in (1, 2, 3, 4):
         nets = {kind: build(kind, m, args.device) for kind in ("transnet", "by_hand")}
         x, y = batch(args.batch, args.device)
-        times = {kind: [] for kind in nets}
-        for repeat in range(args.repeats + 3):
-            for kind in sorted(nets, reverse=repeat % 2 == 1):
-                t = seconds(nets[kind], x, y, args.device)
-                if repeat >= 3:
-                    times[kind].append(t)
-        medians = {kind: statistics.median(values) for kind, values in times.items()}
+        steps = {kind: partial(step, net, x, y, args.device) for kind, net in nets.items()}
+        times = in_turn(steps, args.repeats, args.device)
+        medians = {kind: statistics.median(t["wall"] for t in found) for kind, found in times.items()}
         memory = {kind: peak_memory(kind, m, args.batch, args.device) for kind in nets}
         row = {
-            "m": m,
-            "seconds": medians,
-            "time_ratio": medians["transnet"] / medians["by_hand"],
-            "bytes": memory,
-            "memory_ratio": memory["transnet"] / memory["by_hand"],
-        }
+            "m": m, "seconds": medians, "time_ratio": medians["transnet"] / medians["by_hand"],
+            "bytes": memory, "memory_ratio": memory["transnet"] / memory["by_hand"],
+        }  # fmt: skip
         rows.append(row)
         print(f"m={m}  time {row['time_ratio']:.3f}×  memory {row['memory_ratio']:.3f}×", flush=True)
-    with open(args.out, "w") as file:
-        json.dump(
-            {"rows": rows, "batch": args.batch, "repeats": args.repeats, **environment(args.device)}, file, indent=1
-        )
+    write(args.out, args.device, {"rows": rows, "batch": args.batch, "repeats": args.repeats})
 
 
 if __name__ == "__main__":

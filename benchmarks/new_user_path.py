@@ -6,8 +6,6 @@ The commands are read from docs/tutorial.md, so that what is timed is what is wr
 and goes into the tutorial. One thread: the network is too small for more.
 """
 
-import argparse
-import json
 import os
 import re
 import shlex
@@ -17,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from environment import environment
+from measuring import options, write
 
 TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.md"
 SOURCE = Path(__file__).parents[1] / "src"
@@ -52,18 +50,14 @@ def walk(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
+    args = options(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows, images = walk(Path(folder))
     for row in rows:
         print(f"{row['seconds']:6.1f} s  {row['command']}")
         if row["status"]:
             sys.exit(row["printed"])
-    seconds = sum(row["seconds"] for row in rows)
-    content = {"images": images, "seconds": seconds, "rows": rows, **environment("cpu")}
-    Path(args.out).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write(args.out, "cpu", {"images": images, "seconds": sum(row["seconds"] for row in rows), "rows": rows})
 
 
 if __name__ == "__main__":

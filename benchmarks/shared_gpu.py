@@ -9,9 +9,7 @@ Multi-Process Service, if the machine has it. Without the service the GPU gives 
 kernels of several processes run side by side.
 """
 
-import argparse
 import contextlib
-import json
 import multiprocessing
 import os
 import shutil
@@ -23,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from environment import environment
+from measuring import options, write
 from transnet.data.augment import plan
 from transnet.runs.config import TrainConfig
 from transnet.study.cuda_mps import CONTROL, Service
@@ -108,13 +106,9 @@ def service():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, device="auto", rounds=3, seconds=2.0)
     parser.add_argument("data")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--runs", type=int, default=3, help="at most this many at once")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--quick", action="store_true", help="a small network for a moment, to try the script")
     args = parser.parse_args()
     if args.quick:
@@ -133,13 +127,9 @@ def main():
                     rate = statistics.median(found)
                     row = {"by": way, "batch": batch, "runs": n, "passes_per_second": rate, "ratio": rate / alone}
                     rows.append(row | {"rounds": found})
-                    print(
-                        f"{way:<15} batch {batch:<4} {n} at once: {rate:>9,.0f} passes/s, {rate / alone:.2f}",
-                        flush=True,
-                    )
-                with open(args.out, "w") as file:
-                    where = environment("cuda" if gpu else "cpu")
-                    json.dump({"data": Path(args.data).name, "m": 2, "rows": rows} | where, file, indent=1)
+                    shown = f"{way:<15} batch {batch:<4} {n} at once: {rate:>9,.0f} passes/s, {rate / alone:.2f}"
+                    print(shown, flush=True)
+                write(args.out, "cuda" if gpu else "cpu", {"data": Path(args.data).name, "m": 2, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ bookkeeping), ``naive`` (what a user writes first: a DataLoader, one eager forwa
 images). Every figure is a median over the rounds: three at least, and up to nine in the first ten seconds.
 """
 
-import argparse
 import json
 import multiprocessing
 import statistics
@@ -23,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from environment import environment
+from measuring import options, write
 from transnet import TransNet, backbones, d4
 from transnet.data import open_data
 from transnet.data.augment import plan
@@ -161,9 +160,8 @@ class Naive:
         name = "resnet8-small" if args.quick else "resnet18-cifar"
         model = backbones.create(name, num_classes=len(data.classes), in_channels=data.channels)
         self.net = TransNet(model, ("r0", "r1")).to(self.device)
-        self.optimizer = torch.optim.SGD(
-            self.net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
-        )  # fmt: skip
+        parameters = self.net.parameters()
+        self.optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
     def passes_per_second(self, steps, warm_up=10):
         precision = torch.get_float32_matmul_precision()
@@ -204,12 +202,8 @@ def large(args):
     """The rows that need made-up images: keyword arguments of `Bench.row`."""
     folder = tempfile.mkdtemp()
     if args.quick:
-        small, wide, models, batches = (
-            made_up(folder, 640, 32),
-            made_up(folder, 64, 224),
-            ("resnet8-small",) * 2,
-            (64, 16),
-        )
+        small, wide = made_up(folder, 640, 32), made_up(folder, 64, 224)
+        models, batches = ("resnet8-small",) * 2, (64, 16)
     else:
         small, wide = made_up(folder, 20_480, 32), made_up(folder, 5_120, 224)
         models, batches = ("resnet50-cifar", "torchvision:resnet18"), (512, 256)
@@ -248,11 +242,8 @@ def warm(args, wanted):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, device="auto", parts="speed,naive,heads,shares,large")
     parser.add_argument("data")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--parts", default="speed,naive,heads,shares,large")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to try the script")
     parser.add_argument("--warm", action="store_true", help="compile everything first, in parallel")
     args = parser.parse_args()
@@ -267,8 +258,7 @@ def main():
     found = {"data": Path(args.data).name}
 
     def keep():  # after every row: time on a GPU may end at any moment
-        with open(args.out, "w") as file:
-            json.dump(found | environment("cuda" if torch.cuda.is_available() else "cpu"), file, indent=1)
+        write(args.out, "cuda" if torch.cuda.is_available() else "cpu", found)
 
     with determinism(False, cuda=torch.cuda.is_available()):
         for part in asked:

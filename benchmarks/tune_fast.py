@@ -6,12 +6,10 @@ Base and T2 get the same candidates and are judged by their own best: a recipe t
 The test set is not used. One seed each, half the epochs of the recipe.
 """
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 
-from environment import environment
+from measuring import options, write
 from transnet.runs.config import TrainConfig
 from transnet.train.trainer import train
 
@@ -27,11 +25,8 @@ CANDIDATES = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, epochs=30, device="auto")
     parser.add_argument("data")
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     standard = {"batch_size": 512, "lr": 0.4, "weight_decay": 5e-4, "label_smoothing": 0.1, "warmup": 0.2}
     rows = []
@@ -53,9 +48,9 @@ def main():
             f"  ({row['base']['train_seconds']:.0f} s, {row['T2']['train_seconds']:.0f} s)",
             flush=True,
         )
-        with open(args.out, "w") as file:  # after every row: a stretch of GPU time may end at any moment
-            json.dump({"rows": rows, "epochs": args.epochs, "seed": 0, "split": "45,000 / 5,000 of the training set",
-                       **environment("cuda" if args.device == "auto" else args.device)}, file, indent=1)  # fmt: skip
+        content = {"rows": rows, "epochs": args.epochs, "seed": 0, "split": "45,000 / 5,000 of the training set"}
+        # After every row: a stretch of GPU time may end at any moment.
+        write(args.out, "cuda" if args.device == "auto" else args.device, content)
 
 
 if __name__ == "__main__":

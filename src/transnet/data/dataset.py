@@ -15,8 +15,6 @@ from transnet.data.source import ArrayStore, Rows, Store, load_pixels
 from transnet.data.stream import for_rows
 from transnet.errors import DataError
 
-_BLOCK = 1024
-
 
 class Split:
     """The images of one part of a dataset, with their labels; `open_data` creates them.
@@ -72,9 +70,8 @@ class Split:
             if decoded is None or decoded.shape[1:] != shape[1:]:
                 work = partial(self._decode_rows, Geometry(size, size), path)
                 return for_rows(work, len(self), title="decoding images", progress=progress)
-            out = np.load(path, mmap_mode="r+")
-            for start in range(0, len(self), _BLOCK):
-                out[start : start + _BLOCK] = decoded[self._rows[start : start + _BLOCK]]
+            # Any mode but "raise" writes without a copy in memory.
+            np.take(decoded, self._rows, axis=0, out=np.load(path, mmap_mode="r+"), mode="clip")
 
         digest = hashlib.sha256(f"resident {RULES} {size[0]}x{size[1]} {self.channels} ".encode())
         digest.update(self._hashes.tobytes())

@@ -129,7 +129,7 @@ def test_an_existing_folder_is_refused_and_a_finished_run_resumed_at_once(t2):
 
 
 def test_out_of_memory_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("transnet.ship.predict.predict_files", lambda *_, **__: torch.empty(2**50, dtype=torch.uint8))
+    monkeypatch.setattr("transnet.ship.predict.find_images", lambda *_, **__: torch.empty(2**50, dtype=torch.uint8))
     assert main(["predict", "model", "image.png"]) == 1
     assert capsys.readouterr().err.startswith("transnet: out of memory; a smaller --batch-size")
 
@@ -148,7 +148,6 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
     both = transnet("evaluate", t2, base, check=0).stdout
     assert "pruned (head 0: r0)" in both
     assert both.count("most often taken for") == 3  # of the ensemble, too
-    assert " ".join(both.split()).count("0 means that they agree") == 1
     assert "without `val_fraction`" in transnet("evaluate", base, "--split", "val", check=2).stderr
     assert "a run is given twice" in transnet("evaluate", t2, f"{t2}/", check=2).stderr
 
@@ -208,7 +207,7 @@ def test_the_output_folder_is_checked_before_the_work(t2, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "figures"):
         assert main(["invariance", str(t2), "--out", str(out)]) == 2
-        assert f"--out: {tmp_path / 'file'} is a file" in capsys.readouterr().err
+        assert capsys.readouterr().err.startswith(f"transnet: --out: {out} cannot be created")
     for verb in ("invariance", "prune"):  # nothing can be made there, even by root
         assert main([verb, str(t2), "--out", "/proc/nothing"]) == 2
         said = capsys.readouterr()
@@ -407,7 +406,7 @@ def test_errors_and_notes_name_options_of_the_command_only(monkeypatch, capsys):
         raise ConfigError("must not be 8; leave `device` or `val_fraction` out", field="batch_size")
 
     monkeypatch.setattr(console, "rewrite", str)
-    monkeypatch.setattr("transnet.ship.predict.predict_files", fail)
+    monkeypatch.setattr("transnet.ship.predict.find_images", fail)
     assert main(["predict", "model", "image.png"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "note: try --batch-size 8, not `epochs`",
@@ -433,7 +432,7 @@ def test_any_other_error_is_one_line_and_exit_1(error, message, monkeypatch, cap
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("transnet.ship.predict.predict_files", fail)
+    monkeypatch.setattr("transnet.ship.predict.find_images", fail)
     assert main(["predict", "model", "image.png"]) == 1
     shown = capsys.readouterr().err
     assert message in shown

@@ -8,7 +8,7 @@ from trained import digits_run
 from transnet.cli import main
 from transnet.early_exit import curve
 from transnet.report.curves import draw_early_exit
-from transnet.ship.thresholds import Target, choose_threshold
+from transnet.ship.predict import choose_threshold
 
 
 def test_curve_is_drawn(tmp_path):
@@ -34,7 +34,7 @@ def test_evaluate_prints_and_draws_early_exit(tmp_path, capsys):
     assert points["accuracy"][0] == found["plain"]["pruned"]["accuracy"]
     assert points["accuracy"][-1] == found["plain"]["full"]["accuracy"]
     assert (points["passes"][0], points["passes"][-1]) == (1, 3)
-    chosen = choose_threshold(path, Target(passes=1.4)).confidence  # on the validation split
+    chosen = choose_threshold(path, passes=1.4)  # on the validation split
     assert chosen in points["confidence"]
     assert main(["evaluate", path, "--anytime", "--split", "val"]) == 0
     assert "on the same images" in " ".join(capsys.readouterr().out.split())
@@ -51,8 +51,8 @@ def test_evaluate_refuses_to_draw_without_early_exit_or_folder(tmp_path, capsys)
     one = str(digits_run(transforms="r0"))
     for words, message in (
         ([one, "--anytime"], "has one head"),
-        ([str(digits_run()), "--out", str(tmp_path / "figures")], "but only --anytime draws"),
-        ([str(digits_run()), "--anytime", "--out", str(tmp_path / "file")], "is a file; give a folder"),
+        ([str(digits_run()), "--out", str(tmp_path / "figures")], "only --anytime draws"),
+        ([str(digits_run()), "--anytime", "--out", str(tmp_path / "file")], "cannot be created"),
     ):
         assert main(["evaluate", *words]) == 2
         assert message in capsys.readouterr().err

@@ -11,13 +11,71 @@ from torch import nn
 from trained import copy_of_run, digit_files, digits_run
 from transnet import TransNet, load
 from transnet.cli import main
-from transnet.errors import TransnetError
+from transnet.errors import ConfigError
 from transnet.runs.description import Description
 from transnet.ship import export
-from transnet.ship.export import ExportError, export_run
+from transnet.ship.export import ExportError, export_run, network_of_run
 from transnet.ship.models import open_model
 
 FORMATS = ("safetensors", "onnx", "pt2")
+
+
+def images():
+    return torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("head", ["r0", "r1", "r2"])
+def test_a_pruned_head_is_that_head_on_the_untransformed_image(head):
+    network, about = network_of_run(digits_run(), head)
+    assert (about.kind, about.transforms, about.fold) == ("pruned", (head,), head != "r0")
+    net, x = load(digits_run()), images()
+    assert torch.allclose(network(x), net.logits(x)[:, net.transforms.index(head)], atol=1e-4)
+
+
+def test_all_keeps_the_transnet():
+    network, about = network_of_run(digits_run(), "all")
+    assert about.kind == "full"
+    assert torch.equal(network(images()), load(digits_run())(images()))
+
+
+def test_best_is_chosen_on_the_validation_split_only(tmp_path):
+    run = copy_of_run(tmp_path / "run")
+    result = json.loads((run / "result.json").read_text())
+    for entry, loss in zip(result["val"]["heads"], (0.3, 0.1, 0.2), strict=True):
+        entry["loss"] = loss
+    (run / "result.json").write_text(json.dumps(result))
+    assert network_of_run(run, "best")[1].transforms == ("r1",)
+    (run / "result.json").write_text(json.dumps({**result, "val": None}))
+    with pytest.raises(ConfigError, match="no validation split") as caught:
+        network_of_run(run, "best")
+    assert caught.value.field == "head"
+
+
+def test_an_unknown_head_is_refused_with_a_list_of_the_known_ones():
+    with pytest.raises(ConfigError, match="head: unknown 'm3'; known are best all r0 r1 r2"):
+        network_of_run(digits_run(), "m3")
+
+
+def test_for_a_run_without_r0_the_heads_that_can_be_kept_are_listed(tmp_path):
+    run = copy_of_run(tmp_path / "run", digits_run(transforms="r1,r2", epochs=1))
+    with pytest.raises(ConfigError, match="no identity head r0; known are best all r1 r2"):
+        network_of_run(run)
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, "val": None}))
+    with pytest.raises(ConfigError, match="known are all r1 r2"):
+        network_of_run(run)
+    with pytest.raises(ConfigError, match="head: unknown 'm3'; known are all r1 r2"):
+        network_of_run(run, "m3")
+    assert network_of_run(run, "r1")[1].fold
+
+
+def test_best_ignores_the_second_head_of_a_transform(tmp_path):
+    run = copy_of_run(tmp_path / "run", digits_run(transforms="r0,r1,r0", epochs=1))
+    result = json.loads((run / "result.json").read_text())
+    for entry, loss in zip(result["val"]["heads"], (0.3, 0.2, 0.1), strict=True):
+        entry["loss"] = loss
+    (run / "result.json").write_text(json.dumps(result))
+    assert network_of_run(run, "best")[1].transforms == ("r1",)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -61,13 +119,13 @@ def test_without_the_data_it_compares_on_random_images(tmp_path):
 
 
 def test_other_outputs_are_an_error_and_no_file_is_left(tmp_path, monkeypatch, capsys):
-    original = export._WRITERS["safetensors"]
+    original = export.write_model
 
-    def wrong(network, about, folder):
-        original(network, about, folder)
-        return lambda x: open_model(folder).heads(x) + 0.1
+    def wrong(*arguments):
+        written = original(*arguments)
+        return lambda x: written(x) + 0.1
 
-    monkeypatch.setitem(export._WRITERS, "safetensors", wrong)
+    monkeypatch.setattr(export, "write_model", wrong)
     assert main(["prune", str(digits_run()), "--out", str(tmp_path / "out")]) == 1
     assert "the written model gives other outputs: a logit differs by 0.1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -90,8 +148,9 @@ def test_a_network_that_cannot_be_exported_is_an_error(tmp_path):
 
 def test_an_existing_folder_is_not_touched(tmp_path):
     (tmp_path / "mine").write_text("")
-    with pytest.raises(TransnetError, match="exists; give another folder"):
+    with pytest.raises(ConfigError, match="exists") as caught:
         export_run(digits_run(), tmp_path)
+    assert caught.value.field == "out"
 
 
 def test_other_files_next_to_the_folder_are_kept(tmp_path):
@@ -103,18 +162,11 @@ def test_other_files_next_to_the_folder_are_kept(tmp_path):
 
 
 def test_a_terminal_without_unicode_works(tmp_path):
-    words = [
-        sys.executable,
-        "-m",
-        "transnet",
-        "prune",
-        str(digits_run()),
-        "--head",
-        "r1",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
+    words = ["prune", str(digits_run()), "--head", "r1", "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-m", "transnet", *words],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert b"8?8" in done.stdout
 

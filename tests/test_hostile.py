@@ -330,7 +330,7 @@ FILES = {
     "weights above the folder": (external("../../secret"), "is in another file"),
     "a terabyte of constants": (graph(add_constant_of_shape), "claims 1048576×1048576 values"),
     "a terabyte for each image": (graph(add_growing_constant), "claims 1099511627776 values"),
-    "a sparse constant in another file": (graph(add_sparse_constant), "has a sparse tensor inside"),
+    "a sparse constant in another file": (graph(add_sparse_constant), "has a sparse_tensor inside"),
     "a graph inside the graph": (graph(add_subgraph), "has a graph inside"),
     "an operator that reads a file": (graph(add_context_node), "only ONNX's own operators"),
     "functions of its own": (graph(add_function), "defines functions"),

@@ -13,8 +13,9 @@ from small_runs import images_file
 from small_runs import run as train_run
 from trained import copy_of_run, digit_files, digits_run
 from transnet.cli import main
+from transnet.errors import ConfigError
 from transnet.ship.models import open_model
-from transnet.ship.predict import find_images, head_names, predict, predict_files
+from transnet.ship.predict import choose_threshold, find_images, head_names, predict
 
 
 def lines(text):
@@ -140,8 +141,11 @@ def test_mistakes_end_with_status_2(tmp_path, capsys):
         ([str(digits_run()), image, "--confidence", "nan"], "nan was given; a number from 0 to 1 is needed"),
         ([str(tmp_path / "pruned"), image, "--confidence", "0.9"], "has one head, so there is nothing to stop early"),
         ([str(digits_run()), "-", image, "-"], "- was given twice, but standard input holds one image"),
-        ([str(digits_run()), image, "--data", "nowhere"], "which only --confidence auto needs"),
-        ([str(digits_run()), image, "--data", "digits", "--confidence", "0.9"], "which only --confidence auto needs"),
+        ([str(digits_run()), image, "--data", "nowhere"], "--data: only --confidence auto uses it"),
+        (
+            [str(digits_run()), image, "--data", "digits", "--confidence", "0.9"],
+            "--data: only --confidence auto uses it",
+        ),
     ):
         assert main(["predict", *words]) == 2
         assert message in capsys.readouterr().err
@@ -175,6 +179,22 @@ def test_a_folder_is_searched_as_for_training(tmp_path):
     (tmp_path / "photos" / "phone.heic").write_bytes(b"a photograph")
     found = list(find_images([str(tmp_path / "photos")]))
     assert [os.path.dirname(os.path.relpath(name, tmp_path / "photos")) for name in found] == ["album", "album", ""]
+
+
+def test_choosing_a_threshold_needs_a_validation_split(capsys):
+    assert 0.5 <= choose_threshold(digits_run()) <= 1
+    assert "of 3 heads per image" in capsys.readouterr().err
+    assert choose_threshold(digits_run(), passes=3) == 1
+    with pytest.raises(ConfigError, match=r"`val_fraction`.*give a number") as caught:
+        choose_threshold(digits_run(transforms="r0,r1", val_fraction=0.0))
+    assert caught.value.field == "confidence"
+
+
+@pytest.mark.parametrize(("field", "value"), [("passes", 0.5), ("within", float("nan")), ("within", -1)])
+def test_an_impossible_target_is_refused(field, value):
+    with pytest.raises(ConfigError) as caught:
+        choose_threshold(digits_run(), **{field: value})
+    assert caught.value.field == field
 
 
 def test_data_that_moved_can_be_given_for_the_threshold(tmp_path, capsys):
@@ -232,11 +252,12 @@ def test_a_glob_looks_into_the_folders_it_matches_and_names_an_image_once(tmp_pa
     assert sorted(find_images([str(tmp_path / "**" / "*")])) == found
 
 
-def test_a_file_name_that_is_not_utf_8_does_not_end_the_csv(tmp_path):
+def test_a_file_name_that_is_not_utf_8_does_not_end_the_csv(tmp_path, monkeypatch):
     path = digit_files(tmp_path, 2)[0]
     os.rename(path, os.fsencode(tmp_path) + b"/a\xff.png")
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict")
-    assert predict_files(str(digits_run()), [str(tmp_path)], format="csv", out=out) == 0
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["predict", str(digits_run()), str(tmp_path), "--format", "csv"]) == 0
     out.seek(0)
     assert [row["image"].rpartition("/")[2] for row in csv.DictReader(out)] == ["1-1.png", "a?.png"]
 

@@ -1,5 +1,4 @@
 import base64
-import dataclasses
 import http.client
 import io
 import json
@@ -28,7 +27,7 @@ from transnet.ship.serve import LARGEST_UPLOAD, PageServer
 
 def views(model, image):
     """What the page receives about an image."""
-    return json.loads(json.dumps(dataclasses.asdict(head_views(model, image))))
+    return json.loads(json.dumps(head_views(model, image)))
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +87,7 @@ def test_the_page_shows_the_networks_predictions(tmp_path):
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file))))
     view = base64.b64decode(shown["heads"][1]["view"].partition(",")[2])
     picture = np.asarray(Image.open(io.BytesIO(view)))
-    assert picture.shape == (224, 224)
-    assert np.array_equal(picture[14::28, 14::28], d4.apply("r1", pixels).numpy())
+    assert np.array_equal(picture, d4.apply("r1", pixels).numpy())
 
 
 def test_the_view_of_a_folded_head_is_the_image_itself(tmp_path):
@@ -194,7 +192,6 @@ def test_only_jpeg_png_and_webp_are_accepted(server):
         response, content = ask(server, "POST", "/predict", file.getvalue())
         assert response.status == 422
         assert b"not a JPEG, PNG or WebP" in content
-    assert b"empty (0 bytes)" in ask(server, "POST", "/predict", b"")[1]
     for body in (b"", b"GIF89a", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, encoded(noise(0, 40, 40))[:300]):
         assert ask(server, "POST", "/predict", body)[0].status == 422
     for format in ("JPEG", "PNG", "WEBP"):

@@ -48,15 +48,17 @@ def duration(seconds: float) -> str:
     return f"{minute} min {second:02d} s" if minute else f"{second} s"
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """Print a table whose first column is text; the others are aligned on the right."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, *, left: Sequence[str] = ()
+) -> None:
+    """Print a table. Its first column and those named in ``left`` are aligned on the left, the others on the right."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(Text(column), justify="right" if i else "left")
+        table.add_column(Text(column), justify="left" if i == 0 or column in left else "right")
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
@@ -68,13 +70,7 @@ def progress_bar(*more: "ProgressColumn", shown: bool = True) -> "Progress":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16 if more else 40),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        *more,
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16 if more else 40), MofNCompleteColumn(),
+               TimeRemainingColumn(), TextColumn("left"), *more)  # fmt: skip
     disable = not shown or not console.is_terminal
     return Progress(*columns, console=console, disable=disable, transient=True, expand=bool(more))

@@ -7,17 +7,11 @@ name as ``field``. Other settings are named in backticks within the message. The
 
 
 class TransnetError(ValueError):
-    """A mistake that the user can correct.
-
-    Args:
-        message: what is wrong and what would work.
-        field: the setting or argument that is wrong, if it is a single one.
-    """
+    """A mistake that the user can correct; ``field`` is the setting that is wrong, if it is a single one."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(f"{field}: {message}" if field else message)
-        self.message = message
-        self.field = field
+        self.message, self.field = message, field
 
 
 class ConfigError(TransnetError):

@@ -29,15 +29,9 @@ COMMANDS = {
 
 # What other programs call these commands.
 SYNONYMS = {
-    "export": "prune --format onnx",
-    "convert": "prune --format onnx",
-    "fit": "train",
-    "test": "evaluate",
-    "eval": "evaluate",
-    "validate": "evaluate",
-    "infer": "predict",
-    "classify": "predict",
-}
+    "export": "prune --format onnx", "convert": "prune --format onnx", "fit": "train", "test": "evaluate",
+    "eval": "evaluate", "validate": "evaluate", "infer": "predict", "classify": "predict",
+}  # fmt: skip
 
 HELP = """usage: transnet COMMAND …
 
@@ -68,10 +62,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     command, *rest = arguments
     if command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        if command in SYNONYMS:
-            hint = f"; use transnet {SYNONYMS[command]}"
+        hint = f"; use transnet {SYNONYMS[command]}" if command in SYNONYMS else ""
+        for near in difflib.get_close_matches(command, COMMANDS, n=1):
+            hint = hint or f"; did you mean {near}?"
         print(f"transnet: unknown command {command!r}{hint} (known: {' '.join(COMMANDS)})", file=sys.stderr)
         return 2
     before = console.rewrite
@@ -93,28 +86,23 @@ def main(arguments: Sequence[str]) -> int:
 def explain(error: BaseException) -> tuple[str, int]:
     """Return the line to print for an error, with settings named as options, and the exit status."""
     if isinstance(error, TransnetError):
-        field = f"{console.rewrite(f'`{error.field}`').strip('`')}: " if error.field else ""
+        field = console.rewrite(f"`{error.field}`").strip("`") + ": " if error.field else ""
         return field + console.rewrite(error.message), 2
     if isinstance(error, OperationError):
         return console.rewrite(str(error)), 1
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 1
-    if _is_out_of_memory(error):
-        return console.rewrite("out of memory; a smaller `batch_size` or smaller images need less"), 1
+    if "torch" in sys.modules:
+        from transnet.train.device import is_out_of_memory
+
+        if is_out_of_memory(error):
+            return console.rewrite("out of memory; a smaller `batch_size` or smaller images need less"), 1
     if isinstance(error, PermissionError) and error.filename:
         return f"{error.filename}: permission denied; give a file or folder that you may use", 1
     if isinstance(error, OSError):
         return str(error), 1
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message:.500} (add --traceback to see where it happened)", 1
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if "torch" not in sys.modules:
-        return isinstance(error, MemoryError)
-    from transnet.train.device import is_out_of_memory
-
-    return is_out_of_memory(error)
 
 
 def _is_closed(out: TextIO) -> bool:

@@ -4,14 +4,16 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from transnet.arguments import Positional, argument
-from transnet.cli.options import make_folder, output_folder, parse
+from transnet.arguments import argument
+from transnet.cli.options import Device, Runs, make_folder, parse
 from transnet.console import say
 from transnet.errors import ConfigError
 
 if TYPE_CHECKING:
+    from transnet.runs.records import Score, Scores
+    from transnet.train.evaluate import ClassScore
     from transnet.train.evaluate_runs import Evaluation
 
 
@@ -26,8 +28,7 @@ class Options:
     Example: transnet evaluate runs/t2 --json
     """
 
-    runs: Annotated[Positional[tuple[str, ...]], argument(metavar="RUN…")]
-    """Folders of finished runs."""
+    runs: Runs
     data: str | None = None
     """Evaluate on this dataset's test split instead of the run's own. It must have the same classes."""
     split: Literal["test", "val"] = "test"
@@ -39,8 +40,7 @@ class Options:
     save_predictions: bool = False
     """Write the class scores of all test images to predictions.npz in each run's folder. Ensembles, calibration and
     early exit can be computed from it without the weights."""
-    device: str = "auto"
-    """cpu, cuda, … auto: a GPU if there is one."""
+    device: Device = "auto"
     json: bool = False
     """Print JSON instead of tables."""
 
@@ -48,11 +48,10 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     """Print the scores of runs."""
     options = parse(Options, "evaluate", arguments)
-    out = output_folder(options.out)
-    if out and not options.anytime:
-        raise ConfigError(f"{out} was given, but only `anytime` draws a curve; add that, or leave it out", field="out")
-    from transnet.cli.class_report import notes, print_classes, print_notes
-    from transnet.cli.scores import print_early_exit, print_scores
+    if options.out and not options.anytime:
+        raise ConfigError("only `anytime` draws a curve; add that, or leave it out", field="out")
+    out = make_folder(options.out)
+    from transnet.cli.scores import notes, print_classes, print_early_exit, print_scores
     from transnet.train.evaluate_runs import evaluate_runs
 
     results = evaluate_runs(
@@ -60,22 +59,18 @@ def main(arguments: Sequence[str]) -> int:
         save_predictions=options.save_predictions,
     )  # fmt: skip
     if out:
-        files = _draw(results, options.runs, make_folder(out))
-        say("drawn: " + ", ".join(map(str, files)))
+        _draw(results, options.runs, out)
     split = {"test": "test", "val": "validation"}[options.split]
     if options.json:
         print(json.dumps({name: as_json(result) for name, result in results.items()}, indent=1))
         for name, result in results.items():
-            found = notes(result.plain, result.classes, split)
-            print_notes((f"{name}: {note}" for note in found), stderr=True)
+            for note in notes(result.plain, result.classes, split):
+                say(f"{name}: {note}")
         return 0
-    explained = False
     for name, result in results.items():
         print(name)
-        print_scores(result.plain, result.flip, explained=explained)
+        print_scores(result.plain, result.flip)
         print_classes(result.plain, result.classes, split)
-        full = result.plain.full.uncertainty
-        explained = explained or (full is not None and full.disagreement is not None)
         if result.early_exit:
             print_early_exit(result.early_exit)
     if len(options.runs) > 1 and "ensemble" not in results:
@@ -83,19 +78,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def as_json(found: "Evaluation") -> dict[str, Any]:
+def as_json(found: "Evaluation") -> dict[str, object]:
     """An evaluation as JSON content."""
-    from transnet.runs.records import encode
-
-    content: dict[str, Any] = {"plain": None, "flip": None}
-    for view, scores in (("plain", found.plain), ("flip", found.flip)):
-        if scores:
-            encoded = encode(scores)
-            content[view] = {
-                "pruned": _flat(encoded["pruned"]), "full": _flat(encoded["full"]),
-                "heads": [_flat(head) for head in encoded["heads"]],
-            }  # fmt: skip
-    content["classes"] = [_class(encode(entry)) for entry in found.classes]
+    views = {"plain": _scores(found.plain), "flip": _scores(found.flip) if found.flip else None}
+    content: dict[str, object] = {**views, "classes": [_class(entry) for entry in found.classes]}
     if early_exit := found.early_exit:
         content["anytime"] = {
             "judged_by": early_exit.judged_by, "chosen_on": early_exit.chosen_on, "heads": early_exit.curve.heads,
@@ -104,34 +90,39 @@ def as_json(found: "Evaluation") -> dict[str, Any]:
     return content
 
 
-def _flat(score: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _scores(scores: "Scores") -> dict[str, object]:
+    pruned = _score(scores.pruned) if scores.pruned else None
+    return {"pruned": pruned, "full": _score(scores.full), "heads": [_score(head) for head in scores.heads]}
+
+
+def _score(score: "Score") -> dict[str, object]:
     """A score with the entries of its uncertainty; those of a single member have no disagreement."""
-    if score is None:
-        return None
-    found = score.get("uncertainty", {})
-    single = found.get("disagreement") is None
-    return {key: value for key, value in score.items() if key != "uncertainty"} | {
-        key: value for key, value in found.items() if key == "calibration_error" or not single
-    }
+    from transnet.runs.records import encode
+
+    uncertainty = encode(score.uncertainty) if score.uncertainty else {}
+    if uncertainty.get("disagreement") is None:
+        uncertainty = {key: value for key, value in uncertainty.items() if key == "calibration_error"}
+    return encode(dataclasses.replace(score, uncertainty=None)) | uncertainty
 
 
-def _class(entry: Mapping[str, Any]) -> dict[str, Any]:
-    content = {"class": entry["name"], "accuracy": entry["recall"], **entry}
-    del content["name"]
-    if content["n_train"] is None:
-        del content["n_train"]
-    return content
+def _class(entry: "ClassScore") -> dict[str, object]:
+    from transnet.runs.records import encode
+
+    left_out = ("name",) if entry.n_train is not None else ("name", "n_train")
+    content = {key: value for key, value in encode(entry).items() if key not in left_out}
+    return {"class": entry.name, "accuracy": entry.recall, **content}
 
 
-def _draw(results: "Mapping[str, Evaluation]", runs: Sequence[str], out: Path) -> list[Path]:
+def _draw(results: "Mapping[str, Evaluation]", runs: Sequence[str], out: Path) -> None:
+    """Draw the curve of early exit of each run, numbered if runs (of two studies, for example) have the same name."""
     from transnet.report.curves import draw_early_exit
 
-    files = []
     names = [Path(path).resolve().name for path in runs]
-    if len(set(names)) < len(names):  # for example runs of two studies
+    if len(set(names)) < len(names):
         names = [f"{i}-{name}" for i, name in enumerate(names, 1)]
+    files = []
     for path, name in zip(runs, names, strict=True):
         if found := results[path].early_exit:
             title = f"{name}, {'validation' if found.judged_by == 'val' else 'test'} split"
             files.append(draw_early_exit(found.curve, out / f"anytime-{name}", title=title))
-    return files
+    say(f"drawn: {', '.join(map(str, files))}")

@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from transnet.arguments import Positional, argument
-from transnet.cli.options import make_folder, output_folder, parse
+from transnet.arguments import argument
+from transnet.cli.options import Runs, make_folder, parse
+from transnet.console import say
 from transnet.errors import ConfigError
 
 
@@ -20,8 +20,7 @@ class Options:
     Example: transnet invariance runs/base runs/t2 runs/t3 --out figures
     """
 
-    runs: Annotated[Positional[tuple[str, ...]], argument(metavar="RUN…")]
-    """Folders of finished runs."""
+    runs: Runs
     group: str = "r0,r1,r2,r3"
     """Transforms other than r0 alone, completed to the group that they generate. All runs share one group."""
     measure: Literal["l2", "relative", "cosine", "pearson"] = "l2"
@@ -37,14 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(Options, "invariance", arguments)
     if not options.runs:
         raise ConfigError("no run given; give the folder of a finished run", field="runs")
-    out = output_folder(options.out)
+    out = make_folder(options.out)
     from transnet.report.kernels import compare_kernels, draw_kernels, print_comparison
     from transnet.runs.records import encode
 
     comparison = compare_kernels(options.runs, options.group, options.measure)
     content = json.dumps(encode(comparison), indent=1)
-    if out:
-        make_folder(out)
     if options.json:
         print(content)
     else:
@@ -52,5 +49,5 @@ def main(arguments: Sequence[str]) -> int:
     if out:
         figures = draw_kernels(comparison, out)
         (out / "invariance.json").write_text(content)
-        print("drawn: " + ", ".join(map(str, figures)), file=sys.stderr)
+        say(f"drawn: {', '.join(map(str, figures))}")
     return 0

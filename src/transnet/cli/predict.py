@@ -1,17 +1,20 @@
 """``transnet predict``."""
 
+import csv
 import dataclasses
 import io
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from transnet.arguments import Positional, argument
-from transnet.cli.options import parse
-from transnet.errors import ConfigError
+from transnet.cli.options import Device, parse
+from transnet.console import print_table, printable, progress_bar, say
+from transnet.errors import ConfigError, FileError
 
 if TYPE_CHECKING:
-    from transnet.ship.thresholds import Target
+    from transnet.ship.predict import Prediction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,40 +44,101 @@ class Options:
     """Output format. Default: a table on a terminal, JSON lines otherwise."""
     batch_size: int = 64
     """Images at a time."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, or auto: a GPU if there is one."""
+    device: Device = "auto"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a line for each image."""
+    """Print a line for each image, and return 1 if one could not be read."""
     options = parse(Options, "predict", arguments)
+    given, batch_size = options.images, options.batch_size
+    if not given or "" in given:  # an unset variable; as a path it would mean the current directory
+        problem = (
+            f"{'an empty name' if given else 'none'} was given; give files, folders, globs, or - for standard input"
+        )
+        raise ConfigError(problem, field="images")
+    if given.count("-") > 1:
+        raise ConfigError("- was given twice, but standard input holds one image", field="images")
+    if batch_size < 1:
+        raise ConfigError(f"{batch_size} was given; at least 1 is needed", field="batch_size")
     confidence = _confidence(options)
-    from transnet.ship.predict import predict_files
+    from transnet.ship.models import open_model
+    from transnet.ship.predict import choose_threshold, find_images, is_missing, net_with_heads, predict, read_images
 
+    names = list(find_images(given))
+    if all(map(is_missing, names)):
+        raise FileError(f"{', '.join(map(printable, given))}: no such file or folder", field="images")
+    model = open_model(options.model, device=options.device)
+    if confidence is not None:
+        net_with_heads(model)
+    if confidence == "auto":
+        within = 0.1 if options.within is None else options.within
+        confidence = choose_threshold(
+            options.model, within=within, passes=options.passes, data=options.data, device=options.device
+        )
     format = options.format or ("table" if sys.stdout.isatty() else "jsonl")
     if format != "table" and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # not the terminal's encoding, because programs read these lines
-    return predict_files(
-        options.model, options.images, format=format, out=sys.stdout, confidence=confidence,
-        data=options.data, batch_size=options.batch_size, device=options.device,
-    )  # fmt: skip
+        # Not the terminal's encoding, because programs read these lines. The name of a file need not be valid UTF-8.
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    failed: list[str] = []
+    with progress_bar(shown=len(names) >= 100) as bar:
+        images = read_images(model, bar.track(names, description="predicting"), failed)
+        _WRITERS[format](predict(model, images, confidence=confidence, batch_size=batch_size))
+    if failed and len(names) > 1:
+        say(f"transnet: {len(failed)} of {len(names)} images could not be read and were skipped")
+    return 1 if failed else 0
 
 
-def _confidence(options: Options) -> "float | Target | None":
+def _confidence(options: Options) -> float | Literal["auto"] | None:
+    """Check the options of early exit, and return its threshold if it is known."""
+    from transnet.early_exit import check_confidence
+
     if options.within is not None and options.passes is not None:
         raise ConfigError("both are targets for `confidence` auto; give only one of `within` and `passes`")
-    targets = {"within": options.within, "passes": options.passes}
-    given = {name: value for name, value in targets.items() if value is not None}
     if options.confidence == "auto":
-        from transnet.ship.thresholds import Target
-
-        return Target(**given)
-    for name in given:
-        raise ConfigError("only `confidence` auto uses it; add that, or leave it out", field=name)
+        return "auto"
+    for name in ("within", "passes", "data"):
+        if getattr(options, name) is not None:
+            raise ConfigError("only `confidence` auto uses it; add that, or leave it out", field=name)
+    if options.confidence is None:
+        return None
     # Parsed here, because for a union of types the parser's error names Python's types.
     try:
-        return None if options.confidence is None else float(options.confidence)
+        confidence = float(options.confidence)
     except ValueError:
-        raise ConfigError(
-            f"{options.confidence!r} was given; a number from 0 to 1 is needed, or auto", field="confidence"
-        ) from None
+        problem = f"{options.confidence!r} was given; a number from 0 to 1 is needed, or auto"
+        raise ConfigError(problem, field="confidence") from None
+    check_confidence(confidence)
+    return confidence
+
+
+def _write_table(predictions: "Iterable[Prediction]") -> None:
+    rows = [
+        (
+            printable(p.image),
+            printable(p.label),
+            f"{p.probability:.4f}",
+            f"{round(p.agreement * p.passes)} of {p.passes}",
+        )
+        for p in predictions
+    ]
+    if rows:
+        print_table(["image", "class", "probability", "heads that agree"], rows, left=["class"])
+
+
+def _write_jsonl(predictions: "Iterable[Prediction]") -> None:
+    for prediction in predictions:
+        entry = {("class" if key == "label" else key): value for key, value in vars(prediction).items()}
+        text = json.dumps(entry, ensure_ascii=False)
+        # The name of a file can contain control characters or invalid UTF-8: these stay escaped.
+        print("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text), flush=True)
+
+
+def _write_csv(predictions: "Iterable[Prediction]") -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["image", "class", "probability", "agreement", "passes"])
+    for p in predictions:
+        writer.writerow([p.image, p.label, f"{p.probability:.6f}", f"{p.agreement:.4f}", p.passes])
+        sys.stdout.flush()
+
+
+_WRITERS = {"table": _write_table, "jsonl": _write_jsonl, "csv": _write_csv}

@@ -1,11 +1,13 @@
 """``transnet serve``."""
 
 import dataclasses
+import webbrowser
 from collections.abc import Sequence
 from typing import Annotated
 
 from transnet.arguments import Positional, argument
-from transnet.cli.options import parse
+from transnet.cli.options import Device, parse
+from transnet.console import say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +29,26 @@ class Options:
     """Port to listen on; 0 takes any free one."""
     browser: bool = True
     """Open the page in a browser."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, or auto: a GPU if there is one."""
+    device: Device = "auto"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until Ctrl-C."""
     options = parse(Options, "serve", arguments)
-    from transnet.ship.serve import serve
+    from transnet.early_exit import check_confidence
+    from transnet.ship.models import open_model
+    from transnet.ship.serve import PageServer, is_loopback
 
-    serve(
-        options.model, host=options.host, port=options.port, confidence=options.confidence, device=options.device,
-        browser=options.browser,
-    )  # fmt: skip
+    check_confidence(options.confidence)
+    model = open_model(options.model, device=options.device)
+    with PageServer(model, options.host, options.port, options.confidence) as server:
+        say(f"{server.url}  (stop with Ctrl-C)")
+        if not is_loopback(options.host):
+            say(f"warning: on {options.host} anybody who can reach this machine can use the model, without a password")
+        if options.browser:
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("stopped")
     return 0

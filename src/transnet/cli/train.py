@@ -1,6 +1,5 @@
 """``transnet train``."""
 
-import dataclasses
 import os
 import shlex
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from importlib.util import find_spec
 from typing import Annotated
 
 from transnet.arguments import REQUIRED, argument
-from transnet.cli.options import name_options, read
+from transnet.cli.options import parse
 from transnet.console import counted, say
 from transnet.errors import ConfigError
 from transnet.runs.config import TrainConfig, read_config
@@ -33,8 +32,7 @@ Options.__doc__ = f"{TrainConfig.__doc__}\n    --help lists the most used option
 def main(arguments: Sequence[str]) -> int:
     """Train, and print the scores on the test set."""
     config = train_config(arguments)
-    from transnet.cli.class_report import balanced_accuracy, classes_of, print_classes, print_notes, zero_recall_notes
-    from transnet.cli.scores import print_scores
+    from transnet.cli.scores import print_balance, print_classes, print_scores, zero_recall_notes
     from transnet.train.trainer import train
 
     first = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes prints for all
@@ -45,15 +43,14 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print(f"test set of {counted(result.test.full.n, 'image')}; trained in {result.train_seconds:.1f} s")
     print_scores(result.test, result.test_flip)
-    print_classes(result.test, classes_of(result.test), "test")
+    print_classes(result.test, (result.test.pruned or result.test.full).classes, "test")
     if val := result.val:
         several = len(val.heads) > 1
         pruned = f"{val.pruned.accuracy:.2%} pruned, " if val.pruned and several else ""
         full = f"{val.full.accuracy:.2%}{' with all heads' if several else ''}"
         print(f"validation split of {counted(val.full.n, 'image')}: {pruned}{full}")
-        if classes := classes_of(val):
-            print(balanced_accuracy(val, len(classes), "validation"))
-            print_notes(zero_recall_notes(val, classes, "validation"))
+        if classes := (val.pruned or val.full).classes:
+            print_balance(val, classes, "validation", zero_recall_notes(val, classes, "validation"))
     out = shlex.quote(config.out)
     say(f"the run is in {config.out}; what next: transnet evaluate, prune, predict or serve {out}")
     return 0
@@ -64,30 +61,24 @@ def train_config(arguments: Sequence[str]) -> TrainConfig:
 
     The defaults depend on three of the options, so a first parse finds these three.
     """
-    name_options(Options)
-    words = ["--help" if word in ("-h", "--help-all") else word for word in arguments]
-    data, recipe, path = _selected(words)
-    required: tuple[str, ...] = ("data", "out")
-    if path is not None:
-        base, required = read_config(path), ("out",)
-    else:
-        base = TrainConfig.for_data(data, "", recipe=recipe)
-    defaults = {**vars(base), "config": None, "resume": False, **dict.fromkeys(required, REQUIRED)}
-    shown = COMMON if {"-h", "--help"} & set(arguments) else ()
-    settings = read(Options, "train", ["--help"] if "--help" in words else words, defaults=defaults, shown=shown)
-    if settings.pop("config") is not None and settings["recipe"] != base.recipe:
-        raise ConfigError("the settings come from `config`; leave one of the two out", field="recipe")
-    return TrainConfig(**settings)
-
-
-def _selected(words: Sequence[str]) -> tuple[str, str, str | None]:
-    """Parse the arguments for ``data``, ``recipe`` and ``config``."""
-    defaults = {field.name: field.default for field in dataclasses.fields(Options)} | {"data": "", "out": ""}
-    without_help = [word for word in words if word != "--help"]
+    others = [word for word in arguments if word not in ("-h", "--help", "--help-all")]
+    help_wanted = len(others) < len(arguments)
+    selected = Options("", "")
     try:
-        found = read(Options, "train", without_help, defaults=defaults)
-    except SystemExit:
-        if len(without_help) == len(words):
+        selected = parse(Options, "train", others, defaults=vars(selected))
+    except (SystemExit, ConfigError):
+        if not help_wanted:  # the help is shown even if other arguments are wrong
             raise
-        found = defaults  # the help is shown even if other arguments are wrong
-    return found["data"], found["recipe"], found["config"]
+    if selected.config is not None:
+        base = read_config(selected.config)
+        data = base.data
+    else:
+        base, data = TrainConfig.for_data(selected.data, "", recipe=selected.recipe), REQUIRED
+    defaults = {**vars(base), "data": data, "out": REQUIRED, "config": None, "resume": False}
+    shown = () if "--help-all" in arguments else COMMON
+    if help_wanted:
+        parse(Options, "train", ["--help"], defaults=defaults, shown=shown)
+    options = parse(Options, "train", others, defaults=defaults)
+    if options.config is not None and options.recipe != base.recipe:
+        raise ConfigError("the settings come from `config`; leave one of the two out", field="recipe")
+    return TrainConfig(**{name: value for name, value in vars(options).items() if name != "config"})

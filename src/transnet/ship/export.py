@@ -16,7 +16,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,13 +29,14 @@ from transnet.errors import ConfigError, DataError, FileError, OperationError
 from transnet.model import TransNet
 from transnet.runs.description import PREPROCESSING, Description
 from transnet.runs.files import write_atomically, write_tensors
-from transnet.runs.folder import load
-from transnet.ship.models import Heads, Model, open_model
-from transnet.ship.prune import network_of_run
+from transnet.runs.folder import Run, load
+from transnet.ship.models import Model, open_model
+from transnet.ship.onnx import write_onnx
 from transnet.train.evaluate_runs import some_images
 
 Format = Literal["safetensors", "onnx", "pt2"]
-TOLERANCE = 1e-4  # of the largest logit: differences from the order of float32 sums are smaller
+Heads = Callable[[Tensor], Tensor]  # normalised images → logits (B, m, K), computed from a written file
+_TOLERANCE = 1e-4  # of the largest logit: differences from the order of float32 sums are smaller
 _IMAGES = 64
 
 
@@ -45,23 +46,14 @@ class ExportError(OperationError):
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and how it compares with the run.
+    """What was written, and how it compares with the run."""
 
-    Attributes:
-        file: the model.
-        about: its description.
-        difference: the largest difference between a logit and the run's own.
-        same: fraction of the images with the same class.
-        images: number of images compared.
-        real: whether these are images of the run's test split; noise is used if its data is not there.
-    """
-
-    file: Path
+    file: Path  # the model
     about: Description
-    difference: float
-    same: float
-    images: int
-    real: bool
+    difference: float  # the largest difference between a logit and the run's own
+    same: float  # fraction of the images with the same class
+    images: int  # number of images compared
+    real: bool  # whether these are images of the run's test split; noise is used if its data is not there
 
 
 def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: Format = "safetensors") -> Export:
@@ -70,7 +62,7 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
     Args:
         path: a finished run.
         out: the folder to create.
-        head: a head of the run, ``best`` (with the lowest validation loss) or ``all``.
+        head: as for `network_of_run`.
         format: ``safetensors``, ``onnx`` or ``pt2``.
 
     Raises:
@@ -92,7 +84,14 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
     partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.mkdir(parents=True)
-        difference, same = _compare(write_model(network, about, partial, format), images, wanted)
+        written = write_model(network, about, partial, format)
+        with torch.no_grad():
+            given = torch.cat([written(images[:1]), written(images[1:])])  # two batch sizes
+        difference = float((given - wanted).abs().max())
+        bound = _TOLERANCE * max(1.0, float(wanted.abs().max()))
+        if not difference <= bound:  # also true for NaN
+            problem = f"a logit differs by {difference:.2g} (≤ {bound:.2g})"
+            raise ExportError(f"the written model gives other outputs: {problem}")
         if target.exists():
             target.rmdir()
         os.replace(partial, target)
@@ -101,7 +100,40 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
         raise ConfigError(f"{target} cannot be written ({reason}); give another folder", field="out") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    same = float((given.mean(1).argmax(-1) == wanted.mean(1).argmax(-1)).float().mean())
     return Export(Path(out) / f"model.{format}", about, difference, same, len(images), real)
+
+
+def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Description]:
+    """Return the network to ship of a finished run, in evaluation mode on the CPU, and its description.
+
+    Args:
+        path: the run.
+        head: the head to keep. The transform of any head but r0 is folded into the weights, which ties the network to
+            the run's image size. ``best`` keeps the head with the lowest validation loss, ``all`` the whole TransNet.
+
+    Raises:
+        ConfigError: if there is no such head, or if ``best`` is given for a run without a validation split: a head
+            chosen on the test set would flatter its results.
+    """
+    run = Run(path)
+    about = Description.of_run(run.settings(), str(run.config))
+    val = run.result().val if run.finished or head == "best" else None
+    if head == "best":
+        if not val:
+            problem = "has no validation split to choose the best by; train with `val_fraction` 0.1, or name a head"
+            raise ConfigError(f"{run.path} {problem}", field="head")
+        first = {score.name: score for score in reversed(val.heads)}  # only the first head of a transform can be kept
+        head = min(first.values(), key=lambda score: math.inf if score.loss is None else score.loss).name
+    if head == "all":
+        return load(path), about
+    if head not in about.transforms:
+        problem = f"{run.path} has no identity head r0" if head == "r0" else f"unknown {head!r}"  # r0 is the default
+        known = " ".join([*(["best"] if val else []), "all", *dict.fromkeys(about.transforms)])
+        raise ConfigError(f"{problem}; known are {known}", field="head")
+    network = load(path).prune(head, image_size=about.image_size)
+    pruned = replace(about, kind="pruned", transforms=(head,), heads="separate", bn="joint", fold=head != "r0")
+    return network.eval(), pruned
 
 
 def _images(path: str | Path, network: nn.Module, about: Description) -> tuple[Tensor, bool]:
@@ -114,64 +146,33 @@ def _images(path: str | Path, network: nn.Module, about: Description) -> tuple[T
     return torch.stack([model.normalise(model.crop(image)) for image in pixels]), real
 
 
-def _compare(written: Heads, images: Tensor, wanted: Tensor) -> tuple[float, float]:
-    """Return the largest difference of a logit and the fraction of equal classes; uses two batch sizes."""
-    with torch.no_grad():
-        given = torch.cat([written(images[:1]), written(images[1:])])
-    difference = float((given - wanted).abs().max())
-    bound = TOLERANCE * max(1.0, float(wanted.abs().max()))
-    if not difference <= bound:  # also true for NaN
-        raise ExportError(f"the written model gives other outputs: a logit differs by {difference:.2g} (≤ {bound:.2g})")
-    return difference, float((given.mean(1).argmax(-1) == wanted.mean(1).argmax(-1)).float().mean())
-
-
-# ------------------------------------------------------------------------------------------------------- the formats
-
-
 def write_model(network: nn.Module, about: Description, folder: Path, format: Format = "safetensors") -> Heads:
-    """Write a network and its ``config.json`` to an existing folder.
-
-    Returns:
-        The function from normalised images to logits (B, m, K), computed from the written file.
-    """
+    """Write a network and its ``config.json`` to an existing folder, and return the written file's logits."""
     content = {**about.to_dict(), **_timm_entries(network, about)}
     write_atomically(folder / "config.json", json.dumps(content, indent=1).encode())
-    return _WRITERS[format](network, about, folder)
-
-
-def _write_safetensors(network: nn.Module, about: Description, folder: Path) -> Heads:
-    write_tensors(folder / "model.safetensors", network.state_dict(), metadata={"format": "pt"})
-    return open_model(folder).heads
-
-
-def _write_onnx(network: nn.Module, about: Description, folder: Path) -> Heads:
-    from transnet.ship.onnx import write_onnx
-
-    names = ["logits", "heads"] if about.kind == "full" else ["logits"]
-    with _exporting("ONNX"):
-        write_onnx(_Graph(network).eval(), _example(about), about, folder / "model.onnx", names)
-    return open_model(folder / "model.onnx").heads
-
-
-def _write_pt2(network: nn.Module, about: Description, folder: Path) -> Heads:
-    description = json.dumps(about.to_dict(), sort_keys=True)
+    file = folder / f"model.{format}"
+    if format == "safetensors":
+        write_tensors(file, network.state_dict(), metadata={"format": "pt"})
+        return open_model(folder).heads
+    graph = _Graph(network).eval()
+    # The batch size is neither 0 nor 1, which torch.export would take for a constant.
+    example = torch.zeros(3, about.channels, about.image_size, about.image_size)
+    if format == "onnx":
+        with _exporting("ONNX"):
+            write_onnx(graph, example, about, file, ["logits", "heads"] if about.kind == "full" else ["logits"])
+        return open_model(file).heads
     with _exporting("torch.export"):
-        shapes = ({0: torch.export.Dim("batch")},)
-        program = torch.export.export(_Graph(network).eval(), (_example(about),), dynamic_shapes=shapes)
+        program = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
         for node in program.graph.nodes:  # paths of this machine
             node.meta.pop("stack_trace", None)
-        torch.export.save(program, folder / "model.pt2", extra_files={"config.json": description})
+        description = json.dumps(about.to_dict(), sort_keys=True)
+        torch.export.save(program, file, extra_files={"config.json": description})
     run = program.module()
     return lambda x: run(x)[1] if about.kind == "full" else run(x)[:, None]
 
 
-_WRITERS: dict[Format, Callable[[nn.Module, Description, Path], Heads]] = {
-    "safetensors": _write_safetensors, "onnx": _write_onnx, "pt2": _write_pt2,
-}  # fmt: skip
-
-
 class _Graph(nn.Module):
-    """The outputs of a graph: the logits of a pruned model; the mean logits and every head's of a full one."""
+    """Returns the logits of a pruned model, or the mean logits and those of every head of a full one."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -184,22 +185,13 @@ class _Graph(nn.Module):
         return heads.mean(1), heads
 
 
-def _example(about: Description) -> Tensor:
-    # The batch size is neither 0 nor 1, which torch.export would take for a constant.
-    shape = (3, about.channels, about.image_size, about.image_size)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
-
-
 @contextmanager
 def _exporting(what: str) -> Iterator[None]:
     """Hide the exporter's warnings about its own internals, and turn its errors into an ExportError."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export")]
-    levels = [logger.level for logger in loggers]
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings(action="ignore"):
             yield
     except (FileError, OSError):
         raise
@@ -207,8 +199,7 @@ def _exporting(what: str) -> Iterator[None]:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ExportError(f"{what} cannot export this network ({reason})") from error
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 def _timm_entries(network: nn.Module, about: Description) -> dict[str, object]:
@@ -216,26 +207,19 @@ def _timm_entries(network: nn.Module, about: Description) -> dict[str, object]:
     if about.kind != "pruned" or about.fold or not about.model.startswith("timm:"):
         return {}
     known: Any = getattr(network, "pretrained_cfg", {})
-    size = [about.channels, about.image_size, about.image_size]
-    arguments = {"in_chans": about.channels}
-    if known.get("fixed_input_size"):
-        arguments["img_size"] = about.image_size
+    fixed = bool(known.get("fixed_input_size"))
+    crop = about.image_size / about.stored_size
+    if math.floor(about.image_size / crop) != about.stored_size:  # timm computes the stored size like this
+        crop = math.nextafter(crop, 0)
     return {
         "architecture": about.model.removeprefix("timm:").partition(".")[0],
         "num_classes": len(about.classes),
         "num_features": getattr(network, "num_features", None),
-        "model_args": arguments,
+        "model_args": {"in_chans": about.channels} | ({"img_size": about.image_size} if fixed else {}),
         "pretrained_cfg": {
-            "num_classes": len(about.classes), "input_size": size, "mean": about.mean, "std": about.std,
-            "crop_pct": _crop_pct(about), "interpolation": PREPROCESSING["interpolation"],
-            "fixed_input_size": bool(known.get("fixed_input_size")), "label_names": about.classes,
+            "num_classes": len(about.classes), "input_size": [about.channels, about.image_size, about.image_size],
+            "mean": about.mean, "std": about.std, "crop_pct": crop, "interpolation": PREPROCESSING["interpolation"],
+            "fixed_input_size": fixed, "label_names": about.classes,
             "first_conv": known.get("first_conv"), "classifier": known.get("classifier"),
         },
     }  # fmt: skip
-
-
-def _crop_pct(about: Description) -> float:
-    """timm's ratio of the crop to the resized image, such that floor(image_size / crop_pct) is the stored size."""
-    ratio = about.image_size / about.stored_size
-    exact = math.floor(about.image_size / ratio) == about.stored_size
-    return ratio if exact else math.nextafter(ratio, 0)

@@ -19,10 +19,9 @@ from transnet.runs.description import Description
 from transnet.runs.folder import Run
 from transnet.runs.provenance import command_elsewhere
 from transnet.runs.records import Result, Score
-from transnet.ship.export import write_model
+from transnet.ship.export import network_of_run, write_model
 from transnet.ship.models import download, open_model
 from transnet.ship.predict import head_names
-from transnet.ship.prune import network_of_run
 
 
 class SharedModel(ModelHubMixin):  # type: ignore[misc]
@@ -45,8 +44,7 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
             path: the run's folder.
             head: as for ``transnet prune``: a head's name, ``best``, or ``all`` for the full model.
         """
-        network, about = network_of_run(path, head)
-        return cls(network, about, Run(path).result())
+        return cls(*network_of_run(path, head), Run(path).result())
 
     def _save_pretrained(self, save_directory: Path) -> None:
         write_model(self.network, self.about, save_directory)
@@ -74,13 +72,7 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
 
 
 def model_card(about: Description, result: Result | None, repository: str) -> ModelCard:
-    """Fill the model card, with scores only if there is a result.
-
-    Args:
-        about: the model.
-        result: the run's result.
-        repository: its name on the Hub, for the commands to copy.
-    """
+    """Fill the model card, with scores only if there is a result; ``repository`` is its name on the Hub."""
     timm = about.model.startswith("timm:") and about.kind == "pruned" and not about.fold
     data = ModelCardData(
         library_name="timm" if timm else "transnet", pipeline_tag="image-classification",

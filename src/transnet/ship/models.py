@@ -22,15 +22,15 @@ from transnet.console import first_line
 from transnet.data.augment import View
 from transnet.data.pixels import Geometry, Pixels, decode_image, with_channels
 from transnet.errors import FileError
+from transnet.folding.fold import fold
 from transnet.model import TransNet
 from transnet.runs.description import Description
 from transnet.runs.files import read_json
 from transnet.runs.folder import Run, load
 from transnet.runs.weights import load_weights
+from transnet.ship.onnx import open_onnx
 from transnet.train.device import find_device
 from transnet.train.distributed import World
-
-Heads = Callable[[Tensor], Tensor]
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pt2")
@@ -39,19 +39,12 @@ _KINDS = "a model is a run's folder, an exported folder, an .onnx file or hf:own
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model, ready to predict, whatever kind of file it came from.
+    """A trained model, ready to predict, whatever kind of file it came from."""
 
-    Attributes:
-        source: what was opened.
-        about: classes, heads and preprocessing.
-        heads: normalised images (B, C, S, S) → logits (B, m, K) of every head, without gradients.
-        network: a TransNet or the pruned classifier; None for an ONNX file.
-    """
-
-    source: str
-    about: Description
-    heads: Heads
-    network: nn.Module | None = None
+    source: str  # what was opened
+    about: Description  # classes, heads and preprocessing
+    heads: Callable[[Tensor], Tensor]  # normalised images (B, C, S, S) → every head's logits (B, m, K), no gradients
+    network: nn.Module | None = None  # a TransNet or the pruned classifier; None for an ONNX file
 
     @classmethod
     def of(cls, network: nn.Module, about: Description, source: str) -> "Model":
@@ -73,8 +66,9 @@ class Model:
         return self.network if isinstance(self.network, TransNet) else None
 
     @property
-    def _geometry(self) -> Geometry:
-        return Geometry.square(self.about.image_size, stored=self.about.stored_size)
+    def _view(self) -> View:
+        geometry = Geometry.square(self.about.image_size, stored=self.about.stored_size)
+        return View.create(geometry, mean=self.about.mean, std=self.about.std)
 
     def prepare(self, encoded: bytes) -> Tensor:
         """Decode an image file and resize, crop and normalise it as in training: (C, S, S).
@@ -86,13 +80,12 @@ class Model:
 
     def crop(self, pixels: Pixels) -> Pixels:
         """The part of a decoded image that the network sees, (S, S, C) in 0…255."""
-        geometry = self._geometry
+        geometry = self._view.geometry
         return geometry.centre(geometry.fit(with_channels(pixels, self.about.channels)))
 
     def normalise(self, pixels: Pixels) -> Tensor:
         """(S, S, C) in 0…255 → (C, S, S), as in training."""
-        view = View.create(self._geometry, mean=self.about.mean, std=self.about.std)
-        return view.normalise(torch.from_numpy(np.ascontiguousarray(pixels))[None])[0]
+        return self._view.normalise(torch.from_numpy(np.ascontiguousarray(pixels))[None])[0]
 
 
 def open_model(source: str | Path, *, device: str = "cpu") -> Model:
@@ -107,57 +100,43 @@ def open_model(source: str | Path, *, device: str = "cpu") -> Model:
         FileError: if there is no model, or it is damaged, or its parts do not belong together.
     """
     where, text = find_device(device, World()), str(source)
-    if text.startswith("hf:"):
-        return _open_folder(download(text), text, where)
-    path = Path(os.path.expanduser(text))
+    path = download(text) if text.startswith("hf:") else Path(os.path.expanduser(text))
     if path.is_dir():
-        return _open_folder(path, text, where)
+        graphs = [path / name for name in ("model.onnx", "model.pt2") if (path / name).is_file()]
+        if not graphs or (path / "model.safetensors").exists():
+            return _open_folder(path, text, where)
+        path = graphs[0]
     if path.suffix == ".onnx" and path.exists():
-        return _open_onnx(path)
-    raise FileError(f"{path} {_problem(path)}")
-
-
-def _problem(path: Path) -> str:
-    """Why a path is not a model, and what to give instead."""
+        return Model(str(path), *open_onnx(path))
     if path.suffix in _PICKLES:
-        return (
+        problem = (
             f"is not opened, because loading a {path.suffix} file can run code in it; give the run, or export it with "
             "`format` safetensors or onnx"
         )
-    if not path.exists():
-        return f"does not exist; {_KINDS}"
-    if path.suffix == ".safetensors":
-        return f"has weights without classes and preprocessing; give their folder, {path.parent}"
-    if path.suffix in (".json", ".jsonl") and (path.parent / "config.json").is_file():
-        return f"is a file; give its folder, {path.parent}"
-    return f"is not a model; {_KINDS}"
+    elif path.suffix == ".safetensors" and path.exists():
+        problem = f"has weights without classes and preprocessing; give their folder, {path.parent}"
+    elif path.exists() and (path.parent / "config.json").is_file():
+        problem = f"is a file; give its folder, {path.parent}"
+    else:
+        problem = f"{'is not a model' if path.exists() else 'does not exist'}; {_KINDS}"
+    raise FileError(f"{path} {problem}")
 
 
 def _open_folder(path: Path, source: str, device: torch.device) -> Model:
-    config, weights = path / "config.json", path / "model.safetensors"
-    if not weights.exists() and (path / "model.onnx").is_file():
-        return _open_onnx(path / "model.onnx")
-    if not weights.exists() and (path / "model.pt2").is_file():
-        raise FileError(f"{path / 'model.pt2'} {_problem(path / 'model.pt2')}")
+    config = path / "config.json"
     content = read_json(config, _KINDS)
+    network: nn.Module
     if "train" in content:
-        return Model.of(load(path).to(device), Description.of_run(Run(path).settings(), str(config)), source)
-    about = Description.of_export(content, str(config))
+        network, about = load(path), Description.of_run(Run(path).settings(), str(config))
+    else:
+        about = Description.of_export(content, str(config))
 
-    def fold(model: nn.Module) -> nn.Module:
-        from transnet.folding.fold import fold
+        def folded(model: nn.Module) -> nn.Module:
+            return fold(model.eval(), about.transforms[0], about.image_size)
 
-        return fold(model.eval(), about.transforms[0], about.image_size)
-
-    network = load_weights(weights, about.build, about.model, finish=fold if about.fold else None)
+        weights = path / "model.safetensors"
+        network = load_weights(weights, about.build, about.model, finish=folded if about.fold else None)
     return Model.of(network.to(device), about, source)
-
-
-def _open_onnx(path: Path) -> Model:
-    from transnet.ship.onnx import open_onnx
-
-    about, heads = open_onnx(path)
-    return Model(str(path), about, heads)
 
 
 def download(source: str, **options: Any) -> Path:
@@ -168,7 +147,7 @@ def download(source: str, **options: Any) -> Path:
         options: those of `huggingface_hub.snapshot_download`.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError
 
     name = source.removeprefix("hf:")
     if not _REPOSITORY.fullmatch(name) or ".." in name:
@@ -180,5 +159,5 @@ def download(source: str, **options: Any) -> Path:
         return Path(snapshot_download(repository, allow_patterns=["config.json", "model.safetensors"], **options))
     except RepositoryNotFoundError:
         raise FileError(f"{source}: the Hub has no such model, or it is private and you are not logged in") from None
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except OSError as error:  # also every error of the Hub
         raise FileError(f"{source} could not be downloaded ({first_line(error)})") from None

@@ -10,9 +10,9 @@ files, operators of other libraries) or if its sizes are not plausible.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,23 +23,15 @@ from transnet.errors import FileError
 from transnet.runs.description import Description
 from transnet.runs.files import parse_json
 
-if TYPE_CHECKING:
-    from transnet.ship.models import Heads
-
-KEY = "transnet"
-LARGEST_FILE = 2**31 - 1
-LARGEST_TENSOR = 2**29  # no layer of a wide network has a larger output for one image of the largest size
+_KEY = "transnet"
+_LARGEST_FILE = 2**31 - 1
+_LARGEST_TENSOR = 2**29  # no layer of a wide network has a larger output for one image of the largest size
 
 
 def write_onnx(module: nn.Module, example: Tensor, about: Description, path: Path, outputs: list[str]) -> None:
     """Write a network as one ONNX file for any batch size, with its description inside.
 
-    Args:
-        module: from ``images`` to ``outputs``.
-        example: a batch of more than one image.
-        about: the description.
-        path: the file.
-        outputs: names of what the module returns.
+    ``example`` is a batch of more than one image, and ``outputs`` has the names of what the module returns for it.
     """
     onnx, _ = _libraries()
     program = torch.onnx.export(
@@ -48,37 +40,34 @@ def write_onnx(module: nn.Module, example: Tensor, about: Description, path: Pat
     )  # fmt: skip
     assert program is not None
     proto = program.model_proto
-    if proto.ByteSize() > LARGEST_FILE:
-        raise FileError(f"the network has {proto.ByteSize():,} bytes; an ONNX file has at most {LARGEST_FILE:,}: "
-                        "use `format` safetensors")  # fmt: skip
+    if proto.ByteSize() > _LARGEST_FILE:
+        raise FileError(f"the network is larger than an ONNX file, {_LARGEST_FILE:,} bytes: use `format` safetensors")
     del proto.metadata_props[:]
-    onnx.helper.set_model_props(proto, {KEY: json.dumps(about.to_dict(), sort_keys=True)})
+    onnx.helper.set_model_props(proto, {_KEY: json.dumps(about.to_dict(), sort_keys=True)})
     for node in proto.graph.node:  # the exporter notes paths of this machine here
         del node.metadata_props[:]
         node.doc_string = ""
     onnx.save_model(proto, str(path))
 
 
-def open_onnx(path: Path) -> "tuple[Description, Heads]":
+def open_onnx(path: Path) -> tuple[Description, Callable[[Tensor], Tensor]]:
     """Return a file's description, and the function from normalised images to logits (B, m, K).
 
     Raises:
         FileError: if the file is damaged, not an export of TransNet, or not safe to run.
     """
     onnx, runtime = _libraries()
-    if not path.is_file():
-        raise FileError(f"{path} does not exist or is not a file; an .onnx file is needed")
-    if (size := path.stat().st_size) > LARGEST_FILE:
-        raise FileError(f"{path} has {size:,} bytes; an ONNX file has at most {LARGEST_FILE:,}")
+    if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+        raise FileError(f"{path} is not a file of at most {_LARGEST_FILE:,} bytes; an .onnx file is needed")
     content = path.read_bytes()
     try:
         proto = onnx.load_model_from_string(content)
     except Exception as error:  # a parser can raise anything about a damaged file
         raise FileError(f"{path} is damaged: not an ONNX file ({error})") from None
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
-    if KEY not in metadata:
+    if _KEY not in metadata:
         raise FileError(f"{path} does not name its classes and preprocessing; export it with `transnet prune`")
-    about = Description.of_export(parse_json(metadata[KEY], f"{path}: its metadata"), str(path))
+    about = Description.of_export(parse_json(metadata[_KEY], f"{path}: its metadata"), str(path))
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # errors are raised, so there is nothing to log
     options.intra_op_num_threads = torch.get_num_threads()
@@ -117,53 +106,44 @@ def _libraries() -> tuple[Any, Any]:
 
 def _check_graph(proto: Any, onnx: Any) -> None:
     """Refuse a graph that refers to something outside of the file, has subgraphs or states impossible sizes."""
-    if proto.functions:
-        raise FileError("it defines functions; an export of TransNet has none")
-    kinds = onnx.AttributeProto
-    nested = {kinds.GRAPH: "a graph", kinds.GRAPHS: "a graph", kinds.SPARSE_TENSOR: "a sparse tensor",
-              kinds.SPARSE_TENSORS: "a sparse tensor"}  # fmt: skip
+    if proto.functions or proto.graph.sparse_initializer:
+        raise FileError(f"it {'defines functions' if proto.functions else 'has sparse tensors'}; an export has none")
     for node in proto.graph.node:
         if node.domain not in ("", "ai.onnx"):
             raise FileError(f"operator {node.op_type!r} of {node.domain!r}; only ONNX's own operators are run")
         for attribute in node.attribute:
-            if attribute.type in nested:
-                raise FileError(f"operator {node.op_type!r} has {nested[attribute.type]} inside; an export has none")
+            kind = onnx.AttributeProto.AttributeType.Name(attribute.type).lower()  # such as floats or sparse_tensor
+            if "graph" in kind or "sparse" in kind:
+                raise FileError(f"operator {node.op_type!r} has a {kind} inside; an export has none")
     for tensor in _tensors(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise FileError(f"{tensor.name!r} is in another file; only weights inside the file are read")
         if any(side < 0 for side in tensor.dims):
             raise FileError(f"{tensor.name!r} has the sides {list(tensor.dims)}")
-        _check_size(tensor.name, tensor.dims, LARGEST_FILE)
-    _reset_shapes(proto.graph)
+        _check_size(tensor.name, tensor.dims, _LARGEST_FILE)
+    # Without the shapes that the file states, and for a batch of 1, shape inference computes all sizes.
+    for value in proto.graph.input:
+        for side in value.type.tensor_type.shape.dim:
+            if not side.HasField("dim_value"):
+                side.dim_value = 1
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    del proto.graph.value_info[:]
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         raise FileError(f"it is damaged: its shapes do not fit ({first_line(error)})") from None
     for value in (*inferred.graph.value_info, *inferred.graph.output, *inferred.graph.input):
         sides = [side.dim_value for side in value.type.tensor_type.shape.dim if side.HasField("dim_value")]
-        _check_size(value.name, sides, LARGEST_TENSOR)
-
-
-def _reset_shapes(graph: Any) -> None:
-    """Drop the shapes that the file states and set the batch size to 1, so that shape inference computes all sizes."""
-    for value in graph.input:
-        for side in value.type.tensor_type.shape.dim:
-            if not side.HasField("dim_value"):
-                side.dim_value = 1
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
-    del graph.value_info[:]
+        _check_size(value.name, sides, _LARGEST_TENSOR)
 
 
 def _tensors(proto: Any) -> Iterator[Any]:
     yield from proto.graph.initializer
-    for sparse in proto.graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in proto.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
+    for attribute in (attribute for node in proto.graph.node for attribute in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
 
 
 def _check_size(name: str, sides: Sequence[int], most: int) -> None:

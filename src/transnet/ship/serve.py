@@ -15,60 +15,29 @@ import secrets
 import socket
 import sys
 import threading
-from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from transnet.console import say
-from transnet.early_exit import check_confidence
 from transnet.errors import ConfigError, TransnetError
 from transnet.ship.head_views import head_views
-from transnet.ship.models import Model, open_model
+from transnet.ship.models import Model
 from transnet.ship.predict import head_names
 
 LARGEST_UPLOAD = 10 * 10**6
 _METHODS = {"/": ("GET", "HEAD"), "/predict": ("POST",)}
 
 
-def serve(model: str, *, host: str, port: int, confidence: float, device: str = "auto", browser: bool = False) -> None:
-    """Serve the page of a model until Ctrl-C.
-
-    Args:
-        model: as `open_model` takes it; a run shows all its heads.
-        host: the address to listen on.
-        port: 0 for any free one.
-        confidence: the early-exit threshold that the page starts with.
-        device: where to compute.
-        browser: open the page.
-    """
-    check_confidence(confidence)
-    server = PageServer(open_model(model, device=device), host, port, confidence)
-    say(f"{server.url}  (stop with Ctrl-C)")
-    if not _is_loopback(host):
-        say(f"warning: on {host} anybody who can reach this machine can use the model, without a password")
-    if browser:
-        import webbrowser
-
-        webbrowser.open(server.url)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        say("stopped")
-    finally:
-        server.server_close()
-
-
 class PageServer(ThreadingHTTPServer):
     """The server of one model's page.
 
     Args:
-        model: the model.
+        model: a run shows all its heads.
         host: the address to listen on.
         port: 0 for any free one.
-        confidence: the page's first threshold.
+        confidence: the early-exit threshold that the page starts with.
     """
 
     daemon_threads = True
@@ -90,13 +59,13 @@ class PageServer(ThreadingHTTPServer):
         except OSError as error:
             hint = "; `port` 0 takes any free one" if error.errno == errno.EADDRINUSE else ""
             raise ConfigError(f"`host` {host} `port` {port}: {error}{hint}") from None
-        self.everywhere = str(self.server_address[0]) in ("0.0.0.0", "::")
+        self.everywhere = self.server_address[0] in ("0.0.0.0", "::")
         name = f"[{host}]" if ":" in host else host.lower()
         self.names = {name}
         if self.everywhere:
             name = socket.gethostname().lower()
             self.names = {name, socket.getfqdn().lower(), "localhost"}
-        elif _is_loopback(host):
+        elif is_loopback(host):
             self.names |= {"localhost", "127.0.0.1", "[::1]"}
         self.url = f"http://{name}:{self.server_address[1]}/"
 
@@ -114,9 +83,8 @@ class PageServer(ThreadingHTTPServer):
         name, _, port = host.lower().rpartition(":")
         if not port.isdecimal():
             name, port = host.lower(), "80"
-        if port != str(self.server_address[1]):
-            return False
-        return name in self.names or (self.everywhere and _address(name.strip("[]")) is not None)
+        known = name in self.names or (self.everywhere and _address(name.strip("[]")) is not None)
+        return known and port == str(self.server_address[1])
 
 
 def _name(source: str) -> str:
@@ -127,7 +95,8 @@ def _name(source: str) -> str:
     return f"{path.parent.name}/{path.name}" if path.is_file() else path.name
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host's address."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
@@ -157,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is only the page, at /, and /predict, where it sends images")
         elif self.command not in methods:
             reason = f"{self.command} of {self.path} is not answered; {' or '.join(methods)} is"
-            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, reason, {"Allow": ", ".join(methods)})
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, reason, Allow=", ".join(methods))
         elif self.path == "/":
             self._send_page()
         else:
@@ -183,57 +152,56 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": policy})
 
     def _predict(self) -> None:
-        length = self.headers.get("Content-Length", "")
+        length = self._length()
         if self.headers.get_content_maintype() == "multipart":
             command = f"curl --data-binary @FILE {self.server.url}predict"
             reason = f"this is a form; send only the bytes of the image, as {command} does"
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
-        elif "Transfer-Encoding" in self.headers or not length.isascii() or not length.isdigit():
+        elif "Transfer-Encoding" in self.headers or length is None:
             self._refuse(HTTPStatus.LENGTH_REQUIRED, "the length of the image is needed")
-        elif len(length) > 12 or int(length) > LARGEST_UPLOAD:
+        elif length > LARGEST_UPLOAD:
             reason = f"the image has more than {LARGEST_UPLOAD // 10**6} MB; scale it down"
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
         else:
-            encoded = self.rfile.read(int(length))
+            encoded = self.rfile.read(length)
             try:
                 with self.server.lock:
                     views = head_views(self.server.model, encoded)
             except TransnetError as error:
                 self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), unread=False)
             else:
-                self._send(HTTPStatus.OK, json.dumps(asdict(views)).encode(), "application/json")
+                self._send(HTTPStatus.OK, json.dumps(views).encode(), "application/json")
 
-    def _refuse(
-        self, status: HTTPStatus, reason: str, headers: dict[str, str] | None = None, *, unread: bool = True
-    ) -> None:
+    def _length(self) -> int | None:
+        """The length of the request's body, at most 10¹²; None if it is not stated as a number."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdigit():
+            return None
+        return int(length) if len(length) <= 12 else 10**12
+
+    def _refuse(self, status: HTTPStatus, reason: str, *, unread: bool = True, **headers: str) -> None:
         """Answer with an error; ``unread`` states that the body of the request, if any, was not read yet."""
         self.close_connection = True  # part of the request may be left
         self._send(status, json.dumps({"error": reason}).encode(), "application/json", headers)
-        if unread:
-            self._discard_body()
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Give the standard library's own errors, about malformed requests, the form of all others."""
-        status = HTTPStatus(code)
-        self._refuse(status, message or status.phrase, unread=False)
-
-    def _discard_body(self) -> None:
-        """Read what the client still sends, up to a limit, because it reads the answer only afterwards."""
-        length = self.headers.get("Content-Length", "")
-        left = min(int(length[:12]), 5 * LARGEST_UPLOAD) if length.isascii() and length.isdigit() else 0
+        # The client reads the answer only after it has sent everything, so read that, up to a limit.
+        left = min(self._length() or 0, 5 * LARGEST_UPLOAD) if unread else 0
         while left > 0 and (chunk := self.rfile.read1(min(left, 1 << 16))):
             left -= len(chunk)
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        standard = {
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Give the standard library's own errors, about malformed requests, the form of all others."""
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase, unread=False)
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str, more: dict[str, str] | None = None) -> None:
+        headers = {
             "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin", **(more or {}),
         }  # fmt: skip
         if self.close_connection:
-            standard["Connection"] = "close"
-        for name, value in {**standard, **(headers or {})}.items():
+            headers["Connection"] = "close"
+        self.send_response(status)
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -335,7 +335,7 @@ FILES = {
     "an operator that reads a file": (graph(add_context_node), "only ONNX's own operators"),
     "functions of its own": (graph(add_function), "defines functions"),
     "weights of impossible size": (graph(claim_dims), "claims"),
-    "weights of negative size": (graph(negative_dims), "has the sides"),
+    "weights of negative size": (graph(negative_dims), "claims -1×3×3×3 values"),
     "another input": (graph(rename_input), "model.onnx"),
     "a fixed batch": (graph(fix_batch), "model.onnx"),
     "another output": (graph(no_output), "model.onnx"),

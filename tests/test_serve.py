@@ -20,9 +20,8 @@ from transnet import anytime, d4
 from transnet.cli import main
 from transnet.errors import ConfigError, DataError
 from transnet.ship.export import export_run
-from transnet.ship.head_views import head_views
 from transnet.ship.models import open_model
-from transnet.ship.serve import LARGEST_UPLOAD, PageServer
+from transnet.ship.serve import LARGEST_UPLOAD, PageServer, head_views
 
 
 def views(model, image):
@@ -276,11 +275,8 @@ def test_mistakes_end_with_status_2(tmp_path, server, capsys):
         ([str(digits_run()), "--confidence", "2"], "a number from 0 to 1"),
         ([str(digits_run()), "--host", ""], "--host: none given; 127.0.0.1 answers this machine only"),
         ([str(digits_run()), "--port", port], "--port 0 takes any free one"),
-        (
-            [str(digits_run()), "--port", "99999"],
-            "--port: 99999 was given; a number up to 65535 is needed, and --port 0",
-        ),
-        ([str(digits_run()), "--port", "-1"], "--port: -1 was given; a number up to 65535 is needed, and --port 0"),
+        ([str(digits_run()), "--port", "99999"], "--port: 99999 was given; a number from 0"),
+        ([str(digits_run()), "--port", "-1"], "--port: -1 was given; a number from 0"),
     ):
         assert main(["serve", *words, "--no-browser"]) == 2
         assert message in capsys.readouterr().err

@@ -60,7 +60,7 @@ def print_table(
     for i, column in enumerate(columns):
         table.add_column(Text(column), justify="left" if i == 0 or column in left else "right")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     Console().print(table)
 
 

@@ -1,8 +1,7 @@
 """Errors for mistakes that the user can correct. Each states what was given, what is wrong and what would work.
 
-All of them derive from `ValueError`, so ``except ValueError`` catches them too. An error about one setting carries its
-name as ``field``. Other settings are named in backticks within the message. The command line turns both into options
-(``field="val_fraction"`` is shown as ``--val-fraction``), so no message mentions an option itself.
+All of them derive from `ValueError`. An error about one setting carries its name as ``field``, and other settings are in
+backticks. The command line shows both as options (``val_fraction`` as ``--val-fraction``), so no message mentions one.
 """
 
 

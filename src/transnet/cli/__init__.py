@@ -4,12 +4,10 @@ Heavy modules are imported only when a command needs them, so that ``transnet --
 """
 
 import difflib
-import select
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TextIO
 
 from transnet import console
 from transnet.errors import OperationError, TransnetError
@@ -72,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         status: int = import_module(f"transnet.cli.{command}").main([word for word in rest if word != "--traceback"])
         return status
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, BrokenPipeError) and _is_closed(sys.stdout):
-            raise
+        if isinstance(error, BrokenPipeError):
+            print(flush=True)  # raises again if it is the reader of the output that has ended
         if "--traceback" in rest:
             traceback.print_exc()
         message, status = explain(error)
@@ -97,19 +95,7 @@ def explain(error: BaseException) -> tuple[str, int]:
 
         if is_out_of_memory(error):
             return console.rewrite("out of memory; a smaller `batch_size` or smaller images need less"), 1
-    if isinstance(error, PermissionError) and error.filename:
-        return f"{error.filename}: permission denied; give a file or folder that you may use", 1
     if isinstance(error, OSError):
         return str(error), 1
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message:.500} (add --traceback to see where it happened)", 1
-
-
-def _is_closed(out: TextIO) -> bool:
-    """Whether this is a pipe whose reader has ended."""
-    try:
-        poll = select.poll()
-        poll.register(out.fileno(), select.POLLOUT)
-    except (AttributeError, OSError):  # a system without poll, or not a file
-        return False
-    return any(event & select.POLLERR for _, event in poll.poll(0))

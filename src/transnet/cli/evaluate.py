@@ -10,9 +10,9 @@ from transnet.arguments import argument
 from transnet.cli.options import Device, Runs, make_folder, parse
 from transnet.console import say
 from transnet.errors import ConfigError
+from transnet.runs.records import Score, Scores, encode
 
 if TYPE_CHECKING:
-    from transnet.runs.records import Score, Scores
     from transnet.train.evaluate import ClassScore
     from transnet.train.evaluate_runs import Evaluation
 
@@ -90,15 +90,13 @@ def as_json(found: "Evaluation") -> dict[str, object]:
     return content
 
 
-def _scores(scores: "Scores") -> dict[str, object]:
+def _scores(scores: Scores) -> dict[str, object]:
     pruned = _score(scores.pruned) if scores.pruned else None
     return {"pruned": pruned, "full": _score(scores.full), "heads": [_score(head) for head in scores.heads]}
 
 
-def _score(score: "Score") -> dict[str, object]:
+def _score(score: Score) -> dict[str, object]:
     """A score with the entries of its uncertainty; those of a single member have no disagreement."""
-    from transnet.runs.records import encode
-
     uncertainty = encode(score.uncertainty) if score.uncertainty else {}
     if uncertainty.get("disagreement") is None:
         uncertainty = {key: value for key, value in uncertainty.items() if key == "calibration_error"}
@@ -106,8 +104,6 @@ def _score(score: "Score") -> dict[str, object]:
 
 
 def _class(entry: "ClassScore") -> dict[str, object]:
-    from transnet.runs.records import encode
-
     left_out = ("name",) if entry.n_train is not None else ("name", "n_train")
     content = {key: value for key, value in encode(entry).items() if key not in left_out}
     return {"class": entry.name, "accuracy": entry.recall, **content}

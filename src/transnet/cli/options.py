@@ -24,12 +24,8 @@ def parse(
 ) -> T:  # fmt: skip
     """Read a dataclass from the command line. From then on, messages show its fields in backticks as options.
 
-    Args:
-        kind: the dataclass. Its ``__post_init__`` may raise.
-        command: for the help, such as ``train``.
-        arguments: what follows the command.
-        defaults: of every field, instead of the class's own.
-        shown: the only options to accept and to list in the help; all if empty.
+    ``command`` is its name for the help. ``defaults`` are those of every field, instead of the class's own. ``shown``
+    are the only options to accept and to list in the help; all if empty.
     """
     hints = get_type_hints(kind, include_extras=True)
     options = {name for name, hint in hints.items() if "Positional" not in str(hint)}
@@ -38,8 +34,7 @@ def parse(
         return "--" + match[1].replace("_", "-") if match[1] in options else match[0]
 
     console.rewrite = lambda text: re.sub(r"`([a-z]\w*)`", option, text)
-    # tyro would catch the errors of __post_init__ and print them with the name of the class, so it fills a class
-    # without it.
+    # tyro would print the errors of __post_init__ with the name of the class, so it fills a class without it.
     hidden = [field for field in dataclasses.fields(kind) if shown and field.name not in shown]  # type: ignore[arg-type]
     content: dict[str, object] = {field.name: field for field in hidden}
     content["__annotations__"] = {field.name: Annotated[hints[field.name], tyro.conf.Suppress] for field in hidden}

@@ -52,10 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(Options, "predict", arguments)
     given, batch_size = options.images, options.batch_size
     if not given or "" in given:  # an unset variable; as a path it would mean the current directory
-        problem = (
-            f"{'an empty name' if given else 'none'} was given; give files, folders, globs, or - for standard input"
-        )
-        raise ConfigError(problem, field="images")
+        problem = "an empty name" if given else "none"
+        raise ConfigError(f"{problem} was given; give files, folders, globs, or - for standard input", field="images")
     if given.count("-") > 1:
         raise ConfigError("- was given twice, but standard input holds one image", field="images")
     if batch_size < 1:
@@ -113,12 +111,7 @@ def _confidence(options: Options) -> float | Literal["auto"] | None:
 
 def _write_table(predictions: "Iterable[Prediction]") -> None:
     rows = [
-        (
-            printable(p.image),
-            printable(p.label),
-            f"{p.probability:.4f}",
-            f"{round(p.agreement * p.passes)} of {p.passes}",
-        )
+        (p.image, p.label, f"{p.probability:.4f}", f"{round(p.agreement * p.passes)} of {p.passes}")
         for p in predictions
     ]
     if rows:

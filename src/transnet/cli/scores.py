@@ -16,12 +16,7 @@ _MOST_CLASSES = 10
 
 
 def print_scores(plain: Scores, flip: Scores | None) -> None:
-    """Print tables of the pruned classifier, the full model and every head, and how far the members disagree.
-
-    Args:
-        plain: scores on the images alone.
-        flip: scores with flip TTA, if there are any.
-    """
+    """Print tables of the pruned classifier, the full model and every head, and how far the members disagree."""
     views = {"without flip TTA": plain} | ({"with flip TTA": flip} if flip else {})
     for title, scores in views.items():
         rows = _rows(scores)
@@ -46,7 +41,7 @@ def print_scores(plain: Scores, flip: Scores | None) -> None:
                 if found.error_auroc is not None:
                     sentence += "; this separates errors from correct predictions with an AUROC of "
                     sentence += f"{found.error_auroc:.3f} (0.5: chance, 1: perfect)"
-                _print(f"{sentence}.")
+                print(f"{sentence}.")
 
 
 def _rows(scores: Scores) -> dict[str, Score]:
@@ -81,10 +76,9 @@ def classifiers(scores: Scores) -> list[tuple[str, str, Score]]:
 
 def print_early_exit(found: EarlyExit) -> None:
     """Print a table of accuracy and cost of early exit, and which split chose the thresholds."""
-    columns = found.points.columns()
     rows = [
         (f"{passes:.2f}", _percent(accuracy), f"{confidence:.4f}")
-        for passes, accuracy, confidence in zip(columns["passes"], columns["accuracy"], columns["confidence"])
+        for confidence, passes, accuracy in zip(*found.points.columns().values())
     ]
     print_table(["passes", "accuracy %", "confidence"], rows, "early exit, without flip TTA")
     choice = "The confidence was chosen on the validation split, for round numbers of passes there."
@@ -93,22 +87,19 @@ def print_early_exit(found: EarlyExit) -> None:
             "The confidence was chosen on the same images that it is measured on, which is optimistic; a run with "
             "--val-fraction can choose it on other images than those of its test split."
         )
-    _print(f"{choice} Pass it to transnet predict --confidence.")
+    print(f"{choice} Pass it to transnet predict --confidence.")
 
 
 def print_classes(scores: Scores, classes: Sequence[ClassRecall], split: str) -> None:
     """Print the recall of each class (the ten lowest of many), the class counts, the balanced accuracy and all notes.
 
-    Args:
-        scores: on the images alone.
-        classes: every class; if there are none, nothing is printed.
-        split: the name of the split, for the sentences.
+    ``split`` is the split's name. Without classes, nothing is printed.
     """
     if not classes:
         return
     present = sorted((entry for entry in classes if entry.n), key=lambda entry: entry.recall or 0.0)
     shown = present[:_MOST_CLASSES]
-    columns = {"class": [printable(entry.name) for entry in shown]}
+    columns = {"class": [entry.name for entry in shown]}
     counts = []
     if classes[0].n_train is not None:
         columns["training images"] = [f"{entry.n_train:,}" for entry in shown]
@@ -116,13 +107,13 @@ def print_classes(scores: Scores, classes: Sequence[ClassRecall], split: str) ->
     columns["images"] = [f"{entry.n:,}" for entry in shown]
     columns["recall %"] = [f"{100 * (entry.recall or 0):.1f}" for entry in shown]
     if found := [entry for entry in shown if isinstance(entry, ClassScore)]:
-        columns["most often taken for"] = [printable(entry.taken_for or "") for entry in found]
+        columns["most often taken for"] = [entry.taken_for or "" for entry in found]
         columns["times"] = [f"{entry.mistakes:,}" if entry.mistakes else "" for entry in found]
     which = f"{len(shown)} lowest of {len(present):,}" if len(shown) < len(present) else "lowest first"
     rows = zip(*columns.values(), strict=True)
     print_table(list(columns), rows, f"recall per class, {which}", left=["most often taken for"])
     counts.append(_range([entry.n for entry in classes], split))
-    _print(f"class counts: {len(classes):,} classes with {' and '.join(counts)} images each")
+    print(f"class counts: {len(classes):,} classes with {' and '.join(counts)} images each")
     print_balance(scores, classes, split, notes(scores, classes, split))
 
 
@@ -133,7 +124,7 @@ def print_balance(scores: Scores, classes: Sequence[ClassRecall], split: str, fo
     if score.present_classes is not None and score.present_classes < len(classes):
         averaged = f"the {score.present_classes:,} of {averaged} that have images in the {split} split"
     balanced = _percent(score.balanced_accuracy or 0)
-    _print(f"balanced accuracy of {title}: {balanced} %, the mean recall of {averaged}")
+    print(f"balanced accuracy of {title}: {balanced} %, the mean recall of {averaged}")
     for note in found:
         Console().print(Text(note, style="bold yellow"), soft_wrap=True)
 
@@ -170,7 +161,3 @@ def _range(counts: Sequence[int], name: str) -> str:
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
-
-
-def _print(sentence: str) -> None:
-    Console().print(sentence, highlight=False, markup=False)

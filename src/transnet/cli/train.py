@@ -69,15 +69,12 @@ def train_config(arguments: Sequence[str]) -> TrainConfig:
     except (SystemExit, ConfigError):
         if not help_wanted:  # the help is shown even if other arguments are wrong
             raise
+    base, required = TrainConfig.for_data(selected.data, "", recipe=selected.recipe), ["data", "out"]
     if selected.config is not None:
-        base = read_config(selected.config)
-        data = base.data
-    else:
-        base, data = TrainConfig.for_data(selected.data, "", recipe=selected.recipe), REQUIRED
-    defaults = {**vars(base), "data": data, "out": REQUIRED, "config": None, "resume": False}
-    shown = () if "--help-all" in arguments else COMMON
+        base, required = read_config(selected.config), ["out"]
+    defaults = {**vars(base), **dict.fromkeys(required, REQUIRED), "config": None, "resume": False}
     if help_wanted:
-        parse(Options, "train", ["--help"], defaults=defaults, shown=shown)
+        parse(Options, "train", ["--help"], defaults=defaults, shown=() if "--help-all" in arguments else COMMON)
     options = parse(Options, "train", others, defaults=defaults)
     if options.config is not None and options.recipe != base.recipe:
         raise ConfigError("the settings come from `config`; leave one of the two out", field="recipe")

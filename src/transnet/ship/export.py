@@ -107,14 +107,9 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
 def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Description]:
     """Return the network to ship of a finished run, in evaluation mode on the CPU, and its description.
 
-    Args:
-        path: the run.
-        head: the head to keep. The transform of any head but r0 is folded into the weights, which ties the network to
-            the run's image size. ``best`` keeps the head with the lowest validation loss, ``all`` the whole TransNet.
-
-    Raises:
-        ConfigError: if there is no such head, or if ``best`` is given for a run without a validation split: a head
-            chosen on the test set would flatter its results.
+    ``head`` is the head to keep. The transform of any head but r0 is folded into the weights, which ties the network to
+    the run's image size. ``best`` keeps the head with the lowest validation loss (one chosen on the test set would
+    flatter its results), and ``all`` the whole TransNet.
     """
     run = Run(path)
     about = Description.of_run(run.settings(), str(run.config))

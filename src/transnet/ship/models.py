@@ -140,11 +140,9 @@ def _open_folder(path: Path, source: str, device: torch.device) -> Model:
 
 
 def download(source: str, **options: Any) -> Path:
-    """Download the config and the weights of a model on the Hub into the Hub's own cache, and return their folder.
+    """Download a model on the Hub, ``hf:owner/name`` or ``hf:owner/name@revision``, and return its folder in the cache.
 
-    Args:
-        source: ``hf:owner/name`` or ``hf:owner/name@revision``.
-        options: those of `huggingface_hub.snapshot_download`.
+    ``options`` are those of `huggingface_hub.snapshot_download`.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError

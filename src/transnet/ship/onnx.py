@@ -10,7 +10,7 @@ files, operators of other libraries) or if its sizes are not plausible.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,7 @@ def write_onnx(module: nn.Module, example: Tensor, about: Description, path: Pat
 
 
 def open_onnx(path: Path) -> tuple[Description, Callable[[Tensor], Tensor]]:
-    """Return a file's description, and the function from normalised images to logits (B, m, K).
-
-    Raises:
-        FileError: if the file is damaged, not an export of TransNet, or not safe to run.
-    """
+    """Return a file's description, and the function from normalised images to logits (B, m, K), if it is safe."""
     onnx, runtime = _libraries()
     if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
         raise FileError(f"{path} is not a file of at most {_LARGEST_FILE:,} bytes; an .onnx file is needed")
@@ -115,11 +111,14 @@ def _check_graph(proto: Any, onnx: Any) -> None:
             kind = onnx.AttributeProto.AttributeType.Name(attribute.type).lower()  # such as floats or sparse_tensor
             if "graph" in kind or "sparse" in kind:
                 raise FileError(f"operator {node.op_type!r} has a {kind} inside; an export has none")
-    for tensor in _tensors(proto):
+    attributes = [attribute for node in proto.graph.node for attribute in node.attribute]
+    nested = [
+        *(entry.t for entry in attributes if entry.HasField("t")),
+        *(t for entry in attributes for t in entry.tensors),
+    ]
+    for tensor in (*proto.graph.initializer, *nested):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise FileError(f"{tensor.name!r} is in another file; only weights inside the file are read")
-        if any(side < 0 for side in tensor.dims):
-            raise FileError(f"{tensor.name!r} has the sides {list(tensor.dims)}")
         _check_size(tensor.name, tensor.dims, _LARGEST_FILE)
     # Without the shapes that the file states, and for a batch of 1, shape inference computes all sizes.
     for value in proto.graph.input:
@@ -138,16 +137,8 @@ def _check_graph(proto: Any, onnx: Any) -> None:
         _check_size(value.name, sides, _LARGEST_TENSOR)
 
 
-def _tensors(proto: Any) -> Iterator[Any]:
-    yield from proto.graph.initializer
-    for attribute in (attribute for node in proto.graph.node for attribute in node.attribute):
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-
-
 def _check_size(name: str, sides: Sequence[int], most: int) -> None:
-    if math.prod(max(side, 1) for side in sides) > most:
+    if any(side < 0 for side in sides) or math.prod(max(side, 1) for side in sides) > most:
         raise FileError(f"{name!r} claims {'×'.join(map(str, sides))} values; at most {most:,} are plausible")
 
 
@@ -155,11 +146,12 @@ def _check_interface(session: Any, about: Description) -> str:
     """Compare the graph's inputs and outputs with the description, and return the output to read."""
     inputs = [(entry.name, entry.type, entry.shape) for entry in session.get_inputs()]
     sides = [about.channels, about.image_size, about.image_size]
-    if len(inputs) != 1 or inputs[0][:2] != ("images", "tensor(float)") or list(inputs[0][2][1:]) != sides:
+    if (
+        len(inputs) != 1 or inputs[0][:2] != ("images", "tensor(float)") or list(inputs[0][2][1:]) != sides
+        or isinstance(inputs[0][2][0], int)
+    ):  # fmt: skip
         wanted = "×".join(map(str, sides))
-        raise FileError(f"it takes {inputs}; one input 'images' of (batch, {wanted}) is needed")
-    if isinstance(inputs[0][2][0], int):
-        raise FileError(f"it takes only batches of {inputs[0][2][0]}; export it with `transnet prune`")
+        raise FileError(f"it takes {inputs}; one input 'images' of (batch, {wanted}) is needed, for any batch size")
     output = "heads" if about.kind == "full" else "logits"
     if output not in [entry.name for entry in session.get_outputs()]:
         raise FileError(f"it has no output {output!r}; export it with `transnet prune`")

@@ -84,19 +84,10 @@ def choose_threshold(
 ) -> float:
     """Choose the early-exit threshold of a run on its validation split, and print what it costs and reaches.
 
-    Args:
-        path: the run's folder.
-        within: percentage points of accuracy that may be lost.
-        passes: the passes per image that may be spent instead.
-        data: the run's data, if it is not where the run found it.
-        device: where to compute.
-
-    Raises:
-        ConfigError: if there is no validation split. A threshold chosen on the test set would flatter its results.
+    It loses at most ``within`` percentage points of accuracy or, if that is given, needs at most ``passes`` per image.
+    Without a validation split this raises, because a threshold chosen on the test set would flatter its results.
     """
     check_target(within, passes)
-    if not (Path(path) / "metrics.jsonl").is_file():
-        raise ConfigError(f"{path} is no run, so it has no validation split; give a number", field="confidence")
     try:
         found = collect(path, data=data, split="val", device=device)
     except TransnetError as error:

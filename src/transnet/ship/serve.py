@@ -7,7 +7,9 @@ served itself: it compares the Host and Origin of a request, so that no other si
 person's browser. It accepts JPEG, PNG and WebP up to 10 MB, stores nothing, and its page loads nothing from elsewhere.
 """
 
+import base64
 import errno
+import io
 import ipaddress
 import json
 import os
@@ -15,30 +17,34 @@ import secrets
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from transnet.errors import ConfigError, TransnetError
-from transnet.ship.head_views import head_views
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from transnet import d4
+from transnet.data.pixels import Pixels, decode_image
+from transnet.early_exit import lead
+from transnet.errors import ConfigError, DataError, TransnetError
 from transnet.ship.models import Model
 from transnet.ship.predict import head_names
 
 LARGEST_UPLOAD = 10 * 10**6
+_MOST_PIXELS = 40 * 10**6
+_FORMATS = ("JPEG", "PNG", "WEBP")  # of those that Pillow reads, because the image may come from a stranger
+_TOP = 5
 _METHODS = {"/": ("GET", "HEAD"), "/predict": ("POST",)}
 
 
 class PageServer(ThreadingHTTPServer):
-    """The server of one model's page.
-
-    Args:
-        model: a run shows all its heads.
-        host: the address to listen on.
-        port: 0 for any free one.
-        confidence: the early-exit threshold that the page starts with.
-    """
+    """The server of one model's page, on any free port if ``port`` is 0."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -51,22 +57,17 @@ class PageServer(ThreadingHTTPServer):
         if not host:  # an unset variable; the system would take it for every address
             raise ConfigError("none given; 127.0.0.1 answers this machine only, 0.0.0.0 any other too", field="host")
         if not 0 <= port <= 65535:
-            raise ConfigError(
-                f"{port} was given; a number up to 65535 is needed, and `port` 0 takes any free one", field="port"
-            )
+            raise ConfigError(f"{port} was given; a number from 0 (any free one) to 65535 is needed", field="port")
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
             hint = "; `port` 0 takes any free one" if error.errno == errno.EADDRINUSE else ""
             raise ConfigError(f"`host` {host} `port` {port}: {error}{hint}") from None
-        self.everywhere = self.server_address[0] in ("0.0.0.0", "::")
         name = f"[{host}]" if ":" in host else host.lower()
-        self.names = {name}
-        if self.everywhere:
+        self.names = {"localhost", name}
+        if self.server_address[0] in ("0.0.0.0", "::"):
             name = socket.gethostname().lower()
-            self.names = {name, socket.getfqdn().lower(), "localhost"}
-        elif is_loopback(host):
-            self.names |= {"localhost", "127.0.0.1", "[::1]"}
+            self.names |= {name, socket.getfqdn().lower()}
         self.url = f"http://{name}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -75,15 +76,14 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def answers_to(self, host: str) -> bool:
-        """Whether a request's Host is this server.
+        """Whether a request's Host is this server: an address, or one of its own names.
 
-        A server that listens on every address accepts each of them and the machine's name. It refuses other names,
-        because somebody can point their own name here to read the answers in a visitor's browser.
+        Other names are refused, because somebody can point their name here to read the answers in a visitor's browser.
         """
         name, _, port = host.lower().rpartition(":")
         if not port.isdecimal():
             name, port = host.lower(), "80"
-        known = name in self.names or (self.everywhere and _address(name.strip("[]")) is not None)
+        known = name in self.names or _address(name.strip("[]")) is not None
         return known and port == str(self.server_address[1])
 
 
@@ -209,3 +209,54 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because requests are private."""
+
+
+def head_views(model: Model, encoded: bytes) -> dict[str, object]:
+    """Predict one image and return what the page shows about it, as JSON content.
+
+    ``heads`` has each head alone, ``ensemble`` the most probable classes of all heads, ``steps`` the class of the first
+    1, 2, … m heads and its lead over the runner-up. ``early_exit`` states whether heads can run one by one.
+    """
+    pixels = model.crop(_decode(encoded))
+    logits = model.heads(model.normalise(pixels)[None])[0].double()
+    about, classes = model.about, model.about.classes
+    # The transform of a folded head is in its weights, so it sees the image as it is.
+    views = [_picture(pixels, "r0" if about.fold else name) for name in about.transforms]
+    sums = logits.cumsum(0)
+    leads = lead(sums).clamp(max=1e9).tolist()  # JSON cannot hold the infinite lead of a single class
+    return {
+        "heads": [
+            {"name": title, "view": view, "classes": _most_probable(classes, row)}
+            for title, view, row in zip(head_names(about.transforms), views, logits, strict=True)
+        ],
+        "ensemble": _most_probable(classes, logits.mean(0)),
+        "steps": [{"label": classes[i], "lead": ahead} for i, ahead in zip(sums.argmax(-1).tolist(), leads)],
+        "early_exit": model.net is not None,
+    }
+
+
+def _decode(encoded: bytes) -> Pixels:
+    limit = f"at most {_MOST_PIXELS // 10**6} million are accepted: scale it down"
+    try:
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:  # reads the header only
+            width, height = image.size
+    except Image.DecompressionBombError as error:
+        raise DataError(f"far too many pixels; {limit}") from error
+    except Exception as error:  # a decoder can raise anything about damaged bytes
+        raise DataError("not a JPEG, PNG or WebP image, or its beginning is damaged") from error
+    if width * height > _MOST_PIXELS:
+        raise DataError(f"{width}×{height} pixels; {limit}")
+    return decode_image(encoded)
+
+
+def _picture(pixels: Pixels, transform: str) -> str:
+    """The transformed image as a data URL. The page enlarges it such that each pixel becomes a square."""
+    seen = d4.apply(transform, torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)).permute(1, 2, 0).numpy()
+    file = io.BytesIO()
+    Image.fromarray(seen[:, :, 0] if seen.shape[2] == 1 else seen).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _most_probable(classes: Sequence[str], logits: Tensor) -> list[dict[str, object]]:
+    top = logits.softmax(-1).topk(min(_TOP, len(logits)))
+    return [{"label": classes[i], "probability": p} for p, i in zip(top.values.tolist(), top.indices.tolist())]

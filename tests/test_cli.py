@@ -95,9 +95,9 @@ def test_the_command_in_the_result_repeats_the_run_bit_for_bit(t2, tmp_path):
     command = json.loads((t2 / "result.json").read_text())["command"].split()
     assert command[:2] == ["transnet", "train"]
     command[command.index("--out") + 1] = str(tmp_path / "again")
-    said = transnet(*command[1:], check=0).stdout
+    printed = transnet(*command[1:], check=0).stdout
     assert re.search(
-        r"^validation split of 287 images: \d+\.\d\d% pruned, \d+\.\d\d% with all heads$", said, re.MULTILINE
+        r"^validation split of 287 images: \d+\.\d\d% pruned, \d+\.\d\d% with all heads$", printed, re.MULTILINE
     )
     assert (tmp_path / "again/model.safetensors").read_bytes() == (t2 / "model.safetensors").read_bytes()
 
@@ -111,12 +111,12 @@ def test_a_runs_config_repeats_it_bit_for_bit(t2, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--tensorboard", "--no-tensorboard", None])
-def test_curves_that_were_asked_for_and_cannot_be_written_are_said(flag, tmp_path, monkeypatch, capsys):
+def test_missing_tensorboard_is_reported_only_if_curves_were_requested(flag, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("transnet.cli.train.find_spec", lambda _: None)
     monkeypatch.setattr("transnet.train.trainer.train", lambda _: (_ for _ in ()).throw(OperationError("no further")))
     main(["train", "digits", *([flag] if flag else []), "--out", str(tmp_path / "run")])
-    said = "TensorBoard curves" in capsys.readouterr().err
-    assert said == (flag == "--tensorboard")
+    reported = "TensorBoard curves" in capsys.readouterr().err
+    assert reported == (flag == "--tensorboard")
 
 
 def test_an_existing_folder_is_refused_and_a_finished_run_resumed_at_once(t2):
@@ -134,7 +134,7 @@ def test_out_of_memory_is_one_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("transnet: out of memory; a smaller --batch-size")
 
 
-def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
+def test_evaluate_repeats_the_scores_of_training_and_adds_the_ensemble(t2, base):
     shown = json.loads(transnet("evaluate", t2, base, "--json", check=0).stdout)
     for path in (t2, base):
         result = json.loads((path / "result.json").read_text())
@@ -152,7 +152,7 @@ def test_evaluate_measures_what_the_run_measured_and_ensembles(t2, base):
     assert "a run is given twice" in transnet("evaluate", t2, f"{t2}/", check=2).stderr
 
 
-def test_other_data_than_the_runs_own_need_not_be_of_its_kind(tmp_path):
+def test_a_run_can_be_evaluated_on_data_of_another_format(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -169,21 +169,6 @@ def test_other_data_than_the_runs_own_need_not_be_of_its_kind(tmp_path):
     assert transnet("evaluate", tmp_path / "run", "--data", tmp_path / "folder", check=0).stdout
     missing = transnet("evaluate", tmp_path / "run", "--data", tmp_path / "folder", "--split", "val", check=2).stderr
     assert "there is no validation split: folder has none" in missing
-
-
-def test_prune_writes_the_plain_model_and_best_needs_a_validation_split(t2, base, tmp_path):
-    transnet("prune", t2, "--out", tmp_path / "plain", check=0)
-    config = json.loads((tmp_path / "plain/config.json").read_text())
-    assert (config["transforms"], config["fold"]) == (["r0"], False)
-    transnet("prune", t2, "--out", tmp_path / "r1", "--head", "r1", check=0)
-    config = json.loads((tmp_path / "r1/config.json").read_text())
-    assert (config["transforms"], config["fold"]) == (["r1"], True)
-    best = min(json.loads((t2 / "result.json").read_text())["val"]["heads"], key=lambda head: head["loss"])["name"]
-    transnet("prune", t2, "--out", tmp_path / "best", "--head", "best", check=0)
-    assert json.loads((tmp_path / "best/config.json").read_text())["transforms"] == [best]
-    assert "no validation split" in transnet("prune", base, "--out", tmp_path / "x", "--head", "best", check=2).stderr
-    assert "exists" in transnet("prune", t2, "--out", tmp_path / "plain", check=2).stderr
-    assert "is an exported model" in transnet("prune", tmp_path / "plain", "--out", tmp_path / "x", check=2).stderr
 
 
 def test_a_file_in_place_of_its_runs_folder_names_the_folder(t2, tmp_path, capsys):
@@ -208,11 +193,11 @@ def test_the_output_folder_is_checked_before_the_work(t2, tmp_path, capsys):
     for out in (tmp_path / "file", tmp_path / "file" / "figures"):
         assert main(["invariance", str(t2), "--out", str(out)]) == 2
         assert capsys.readouterr().err.startswith(f"transnet: --out: {out} cannot be created")
-    for verb in ("invariance", "prune"):  # nothing can be made there, even by root
+    for verb in ("invariance", "prune"):  # not even root can create a folder there
         assert main([verb, str(t2), "--out", "/proc/nothing"]) == 2
-        said = capsys.readouterr()
-        assert re.search(r"--out: /proc/nothing cannot be \w+ \(No such file or directory\); give", said.err)
-        assert said.out == ""
+        printed = capsys.readouterr()
+        assert re.search(r"--out: /proc/nothing cannot be \w+ \(No such file or directory\); give", printed.err)
+        assert printed.out == ""
     assert main(["demo", "--json", str(tmp_path / "nowhere" / "x.json")]) == 2
     assert "--json: " in capsys.readouterr().err
 
@@ -228,12 +213,12 @@ def test_invariance_prints_a_table_and_draws_two_figures(t2, base, tmp_path):
     }
 
 
-def test_the_identity_alone_is_no_group_to_compare_runs_under(base, capsys):
+def test_the_trivial_group_is_refused(base, capsys):
     for group in ("r0", "r0,r0"):
         assert main(["invariance", str(base), "--group", group]) == 2
-        said = capsys.readouterr()
-        assert f"--group: {group} is the identity alone" in said.err
-        assert said.out == ""
+        printed = capsys.readouterr()
+        assert f"--group: {group} is the identity alone" in printed.err
+        assert printed.out == ""
     assert main(["invariance", str(base), "--group", "r7"]) == 2
     assert "--group: unknown 'r7'; known are r0" in capsys.readouterr().err
     assert main(["invariance", str(base), "--group", "r1"]) == 0
@@ -299,22 +284,22 @@ def test_a_users_mistake_is_exit_2_and_one_clear_message(words, message, tmp_pat
     out = str(tmp_path / "out")
     try:
         status = main([word.format(out=out) for word in words])
-    except SystemExit as left:  # what the parser of options does
+    except SystemExit as left:  # from the option parser
         status = left.code
     assert status == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert not re.search("Error parsing [A-Z]", said)  # no user knows what a class is called
-    assert not (tmp_path / "out").exists()  # so that the corrected command need not be told of it
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert not re.search("Error parsing [A-Z]", printed)  # class names mean nothing to users
+    assert not (tmp_path / "out").exists()  # so the corrected command can use it
 
 
-def test_a_study_inside_its_data_is_refused_and_nothing_made(tmp_path, capsys):
+def test_a_study_inside_its_data_is_refused_and_nothing_is_created(tmp_path, capsys):
     assert main(["reproduce", "invariance", "--data", str(tmp_path), "--out", str(tmp_path / "study")]) == 2
     assert "is inside the data" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
 
 
-def test_a_study_does_not_go_among_other_files(t2, capsys):
+def test_a_study_is_not_written_among_other_files(t2, capsys):
     before = sorted(t2.iterdir())
     assert main(["reproduce", "invariance", "--data", "digits", "--out", str(t2)]) == 2
     assert "holds other files and no study" in capsys.readouterr().err
@@ -371,8 +356,8 @@ def test_a_stopped_demo_reports_whether_its_runs_were_kept(kept, tmp_path):
     assert any(tmp_path.rglob("metrics.jsonl")) == kept
 
 
-@pytest.mark.parametrize(("given", "taken"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_that_wait_leave_the_cores_to_others_unless_told_otherwise(given, taken):
+@pytest.mark.parametrize(("given", "used"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_waiting_threads_do_not_spin_by_default(given, used):
     code = (
         "import os, sys; from transnet.__main__ import main\n"
         "sys.argv[1:] = ['--help']\n"
@@ -380,13 +365,15 @@ def test_threads_that_wait_leave_the_cores_to_others_unless_told_otherwise(given
         "finally: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
     )
     environ = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
-    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == f"{taken} False"  # torch reads it when it is imported
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.splitlines()[-1] == f"{used} False"  # torch reads it when it is imported
 
 
 @pytest.mark.usefixtures("permissions_count")
 @pytest.mark.parametrize("verb", ["invariance", "prune"])
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys, verb):
+def test_a_folder_that_cannot_be_created_is_named(tmp_path, capsys, verb):
     locked = tmp_path / "locked"
     locked.mkdir()
     locked.chmod(0)
@@ -468,7 +455,7 @@ def test_help_lists_the_most_used_options_and_help_all_lists_all(capsys):
     assert len(COMMON) == 25
 
 
-def test_help_takes_the_data_and_not_the_value_of_an_option(capsys):
+def test_help_does_not_take_the_value_of_an_option_for_the_data(capsys):
     assert "Passes over the training set. (default: 30)" in " ".join(
         help_of("--transforms", "r0,r1", "digits", "--help", capsys=capsys).split()
     )

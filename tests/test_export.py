@@ -11,7 +11,7 @@ from torch import nn
 from trained import copy_of_run, digit_files, digits_run
 from transnet import TransNet, load
 from transnet.cli import main
-from transnet.errors import ConfigError
+from transnet.errors import ConfigError, FileError
 from transnet.runs.description import Description
 from transnet.ship import export
 from transnet.ship.export import ExportError, export_run, network_of_run
@@ -54,6 +54,12 @@ def test_best_is_chosen_on_the_validation_split_only(tmp_path):
 def test_an_unknown_head_is_refused_with_a_list_of_the_known_ones():
     with pytest.raises(ConfigError, match="head: unknown 'm3'; known are best all r0 r1 r2"):
         network_of_run(digits_run(), "m3")
+
+
+def test_an_exported_model_cannot_be_exported_again(tmp_path):
+    export_run(digits_run(), tmp_path / "plain")
+    with pytest.raises(FileError, match="is an exported model"):
+        export_run(tmp_path / "plain", tmp_path / "again")
 
 
 def test_for_a_run_without_r0_the_heads_that_can_be_kept_are_listed(tmp_path):

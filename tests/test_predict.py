@@ -49,7 +49,7 @@ def test_predictions_are_those_of_the_network(tmp_path):
     assert [entry.probability for entry in found] == pytest.approx(p.amax(-1).tolist(), abs=1e-5)
 
 
-def test_bad_files_are_reported_and_passed_over(tmp_path, capsys):
+def test_bad_files_are_reported_and_skipped(tmp_path, capsys):
     good = digit_files(tmp_path, 2)
     (tmp_path / "bad.png").write_bytes(good[0].read_bytes()[:40])
     words = [str(tmp_path), str(tmp_path / "missing.png"), str(tmp_path / "*.webp")]

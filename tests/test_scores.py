@@ -48,14 +48,14 @@ def table(out: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("transforms", ["r0,r1", "r0", "r1,r2"])
-def test_a_classifier_that_never_chooses_a_class_is_noted_in_train_and_evaluate(
+def test_train_and_evaluate_note_a_class_that_is_never_predicted(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], transforms: str
 ) -> None:
     out = tmp_path / "run"
     options = (*QUICK, "--epochs", "2", "--transforms", transforms, "--val-fraction", "0.2", "--out", str(out))
     assert transnet(["train", str(folder), *options]) == 0
     printed = capsys.readouterr()
-    said = words(printed.out)
+    text = words(printed.out)
     result = json.loads((out / "result.json").read_text())
     test, val = classes_of(result["test"]), classes_of(result["val"])
     common, rare = test
@@ -68,20 +68,20 @@ def test_a_classifier_that_never_chooses_a_class_is_noted_in_train_and_evaluate(
     entry = result["test"]["pruned"] or result["test"]["full"]
     assert entry["accuracy"] > 0.9
     assert entry["balanced_accuracy"] == 0.5
-    who = {"r0,r1": "the pruned classifier", "r0": "the network", "r1,r2": "the full model"}[transforms]
-    assert f"class counts: 2 classes with {rare['n_train']} to {common['n_train']} training and" in said
-    assert said.count(f"balanced accuracy of {who}: 50.00 %, the mean recall of 2 classes") == 2  # test, validation
-    assert "note: the training set is imbalanced" in said
+    title = {"r0,r1": "the pruned classifier", "r0": "the network", "r1,r2": "the full model"}[transforms]
+    assert f"class counts: 2 classes with {rare['n_train']} to {common['n_train']} training and" in text
+    assert text.count(f"balanced accuracy of {title}: 50.00 %, the mean recall of 2 classes") == 2  # test, validation
+    assert "note: the training set is imbalanced" in text
     assert "note: the training set is imbalanced" in printed.err  # also before the training
     for split in ("test", "validation"):
-        assert f"note: {who} has a recall of 0 for 1 of 2 classes of the {split} split (rare)" in said
-    both = "note: the full model has a recall of 0 for 1 of 2 classes of the test split;" in said
+        assert f"note: {title} has a recall of 0 for 1 of 2 classes of the {split} split (rare)" in text
+    both = "note: the full model has a recall of 0 for 1 of 2 classes of the test split;" in text
     assert both == (transforms == "r0,r1")
 
     assert transnet(["evaluate", str(out)]) == 0
     printed = capsys.readouterr()
     assert table(printed.out) == [[*counts[0], "common", f"{rare['n']}"], [*counts[1], "", ""]]
-    assert f"note: {who} has a recall of 0 for 1 of 2 classes of the test split (rare)" in words(printed.out)
+    assert f"note: {title} has a recall of 0 for 1 of 2 classes of the test split (rare)" in words(printed.out)
     assert "note: the training set is imbalanced" in words(printed.out)
 
     assert transnet(["evaluate", str(out), "--json", "--split", "val"]) == 0
@@ -89,7 +89,7 @@ def test_a_classifier_that_never_chooses_a_class_is_noted_in_train_and_evaluate(
     found = json.loads(printed.out)[str(out)]
     assert [entry["n_train"] for entry in found["classes"]] == [common["n_train"], rare["n_train"]]
     assert [entry["recall"] for entry in found["classes"]] == [1, 0]
-    assert f"{who} has a recall of 0 for 1 of 2 classes of the validation split (rare)" in words(printed.err)
+    assert f"{title} has a recall of 0 for 1 of 2 classes of the validation split (rare)" in words(printed.err)
 
 
 def test_balanced_classes_that_are_learned_get_no_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +110,9 @@ def test_an_ensemble_has_the_recall_of_its_mean(
     for seed, out in enumerate(runs):
         run(folder, Path(out), seed=seed, epochs=1, transforms="r0,r1")
     assert transnet(["evaluate", *runs]) == 0
-    said = words(capsys.readouterr().out)
+    text = words(capsys.readouterr().out)
     for kind in ("pruned classifier", "full model"):
-        assert f"note: the ensemble of {kind}s has a recall of 0 for 1 of 2 classes of the test split" in said
+        assert f"note: the ensemble of {kind}s has a recall of 0 for 1 of 2 classes of the test split" in text
     assert transnet(["evaluate", *runs, "--json"]) == 0
     ensemble = json.loads(capsys.readouterr().out)["ensemble"]
     assert [entry["recall"] for entry in ensemble["classes"]] == [1, 0]
@@ -157,7 +157,7 @@ def entries(recalls: list[float], n: int = 20) -> tuple[Scores, tuple[ClassScore
     return scores_of_logits(logits[:, None], y, ("r0",)), class_scores(logits, y, names, [500] * k)
 
 
-def test_of_many_classes_the_ten_lowest_recalls_are_shown(
+def test_only_the_ten_lowest_recalls_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -173,7 +173,7 @@ def test_of_many_classes_the_ten_lowest_recalls_are_shown(
     assert "note" not in out
 
 
-def test_of_many_classes_that_are_never_recognised_ten_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_ten_classes_with_a_recall_of_0_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     print_classes(*entries([0.0] * 30 + [1.0] * 70), "test")
     out = capsys.readouterr().out
     assert "has a recall of 0 for 30 of 100 classes of the test split (kind 0, kind 1," in out
@@ -200,24 +200,24 @@ def test_scores_with_flip_tta_are_two_tables_that_fit_80_columns(
     names = ("r0", "r1", "r2", "r3")
     alone, both = scored(names), scored(names, passes=2, seed=1)
     print_scores(alone, both)
-    said = capsys.readouterr().out
-    assert "…" not in said
-    assert max(map(len, said.splitlines())) <= 80
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
     for column in ("passes", "balanced", "loss", "calibration", "head 3: r3"):
-        assert said.count(column) == 2
-    assert said.index("without flip TTA") < said.index("with flip TTA")
+        assert text.count(column) == 2
+    assert text.index("without flip TTA") < text.index("with flip TTA")
     found = both.full.uncertainty
     assert (
         f"The heads with flip TTA do not all choose the same class on {100 * found.split_votes:.1f} % of the images, "
         f"and their probabilities differ by {found.disagreement:.4f} nats (0: they agree); this separates errors from "
-        f"correct predictions with an AUROC of {found.error_auroc:.3f} (0.5: chance, 1: perfect)." in words(said)
+        f"correct predictions with an AUROC of {found.error_auroc:.3f} (0.5: chance, 1: perfect)." in words(text)
     )
     print_scores(alone, None)
     assert "flip TTA" not in capsys.readouterr().out  # one table needs no name
 
 
-def first_column(said: str) -> list[str]:
-    return [line.split("│")[1].strip() for line in said.splitlines() if line.startswith("│")]
+def first_column(text: str) -> list[str]:
+    return [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
 
 
 def test_each_classifier_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,24 +236,24 @@ def test_disagreement_is_printed_for_heads_and_for_runs(capsys: pytest.CaptureFi
     generator = torch.Generator().manual_seed(0)
     logits, y = torch.randn(60, 2, 3, generator=generator), torch.arange(60) % 3
     print_scores(scores_of_logits(logits, y, ("r0", "r1")), None)
-    said = words(capsys.readouterr().out)
-    assert re.search(r"The heads do not all choose the same class on \d+\.\d % of the images, and their", said)
+    text = words(capsys.readouterr().out)
+    assert re.search(r"The heads do not all choose the same class on \d+\.\d % of the images, and their", text)
     runs = ensemble_scores([logits, logits.flip(1)], y, [("r0", "r1")] * 2)
     print_scores(runs, None)
     out = capsys.readouterr().out
     assert first_column(out) == ["pruned", "full"]
-    said = words(out)
-    assert "The runs' pruned classifiers do not all choose" in said
-    assert "The runs' full models do not all choose the same class on 0.0 % of the images" in said
+    text = words(out)
+    assert "The runs' pruned classifiers do not all choose" in text
+    assert "The runs' full models do not all choose the same class on 0.0 % of the images" in text
 
 
 def test_an_ensemble_of_single_heads_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
     logits, y = torch.randn(60, 2, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
     runs = ensemble_scores([logits[:, :1], logits[:, 1:]], y, [("r0",)] * 2)
     print_scores(runs, None)
-    said = capsys.readouterr().out
-    assert first_column(said) == ["pruned and full"]
-    assert "The runs do not all choose" in said
+    text = capsys.readouterr().out
+    assert first_column(text) == ["pruned and full"]
+    assert "The runs do not all choose" in text
 
 
 def test_published_results_without_balanced_accuracy_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:

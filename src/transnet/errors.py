@@ -1,6 +1,6 @@
 """Errors for mistakes that the user can correct. Each states what was given, what is wrong and what would work.
 
-All of them derive from `ValueError`. An error about one setting carries its name as ``field``, and other settings are in
+All of them derive from `ValueError`. An error about one setting carries its name as ``field``; other settings are in
 backticks. The command line shows both as options (``val_fraction`` as ``--val-fraction``), so no message mentions one.
 """
 

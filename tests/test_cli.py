@@ -409,7 +409,7 @@ def test_errors_and_notes_name_options_of_the_command_only(monkeypatch, capsys):
         (ZeroDivisionError("division\nby zero"), "ZeroDivisionError: division by zero (add --traceback"),
         (ValueError("from a library"), "ValueError: from a library (add --traceback"),
         (OperationError("stopped; see `device`"), "stopped; see --device"),
-        (PermissionError(13, "Permission denied", "/secret"), "/secret: permission denied"),
+        (PermissionError(13, "Permission denied", "/secret"), "/secret: Permission denied"),
         (OSError(28, "No space left on device"), "No space left on device"),
         (MemoryError(), "out of memory"),
         (KeyboardInterrupt(), "interrupted"),

@@ -133,7 +133,7 @@ def test_other_outputs_are_an_error_and_no_file_is_left(tmp_path, monkeypatch, c
 
     monkeypatch.setattr(export, "write_model", wrong)
     assert main(["prune", str(digits_run()), "--out", str(tmp_path / "out")]) == 1
-    assert "the written model gives other outputs: a logit differs by 0.1" in capsys.readouterr().err
+    assert "the written model's outputs differ: a logit by 0.1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

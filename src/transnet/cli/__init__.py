@@ -96,6 +96,6 @@ def explain(error: BaseException) -> tuple[str, int]:
         if is_out_of_memory(error):
             return console.rewrite("out of memory; a smaller `batch_size` or smaller images need less"), 1
     if isinstance(error, OSError):
-        return str(error), 1
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error), 1
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message:.500} (add --traceback to see where it happened)", 1

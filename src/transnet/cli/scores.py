@@ -41,7 +41,7 @@ def print_scores(plain: Scores, flip: Scores | None) -> None:
                 if found.error_auroc is not None:
                     sentence += "; this separates errors from correct predictions with an AUROC of "
                     sentence += f"{found.error_auroc:.3f} (0.5: chance, 1: perfect)"
-                print(f"{sentence}.")
+                _print(f"{sentence}.")
 
 
 def _rows(scores: Scores) -> dict[str, Score]:
@@ -87,7 +87,7 @@ def print_early_exit(found: EarlyExit) -> None:
             "The confidence was chosen on the same images that it is measured on, which is optimistic; a run with "
             "--val-fraction can choose it on other images than those of its test split."
         )
-    print(f"{choice} Pass it to transnet predict --confidence.")
+    _print(f"{choice} Pass it to transnet predict --confidence.")
 
 
 def print_classes(scores: Scores, classes: Sequence[ClassRecall], split: str) -> None:
@@ -113,7 +113,7 @@ def print_classes(scores: Scores, classes: Sequence[ClassRecall], split: str) ->
     rows = zip(*columns.values(), strict=True)
     print_table(list(columns), rows, f"recall per class, {which}", left=["most often taken for"])
     counts.append(_range([entry.n for entry in classes], split))
-    print(f"class counts: {len(classes):,} classes with {' and '.join(counts)} images each")
+    _print(f"class counts: {len(classes):,} classes with {' and '.join(counts)} images each")
     print_balance(scores, classes, split, notes(scores, classes, split))
 
 
@@ -123,10 +123,9 @@ def print_balance(scores: Scores, classes: Sequence[ClassRecall], split: str, fo
     averaged = f"{len(classes):,} classes"
     if score.present_classes is not None and score.present_classes < len(classes):
         averaged = f"the {score.present_classes:,} of {averaged} that have images in the {split} split"
-    balanced = _percent(score.balanced_accuracy or 0)
-    print(f"balanced accuracy of {title}: {balanced} %, the mean recall of {averaged}")
+    _print(f"balanced accuracy of {title}: {_percent(score.balanced_accuracy or 0)} %, the mean recall of {averaged}")
     for note in found:
-        Console().print(Text(note, style="bold yellow"), soft_wrap=True)
+        _print(note, "bold yellow")
 
 
 def notes(scores: Scores, classes: Sequence[ClassRecall], split: str) -> list[str]:
@@ -161,3 +160,7 @@ def _range(counts: Sequence[int], name: str) -> str:
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
+
+
+def _print(sentence: str, style: str = "") -> None:
+    Console().print(Text(sentence, style))

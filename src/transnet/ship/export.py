@@ -90,8 +90,7 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
         difference = float((given - wanted).abs().max())
         bound = _TOLERANCE * max(1.0, float(wanted.abs().max()))
         if not difference <= bound:  # also true for NaN
-            problem = f"a logit differs by {difference:.2g} (≤ {bound:.2g})"
-            raise ExportError(f"the written model gives other outputs: {problem}")
+            raise ExportError(f"the written model's outputs differ: a logit by {difference:.2g} (≤ {bound:.2g})")
         if target.exists():
             target.rmdir()
         os.replace(partial, target)

@@ -125,7 +125,7 @@ def print_balance(scores: Scores, classes: Sequence[ClassRecall], split: str, fo
         averaged = f"the {score.present_classes:,} of {averaged} that have images in the {split} split"
     _print(f"balanced accuracy of {title}: {_percent(score.balanced_accuracy or 0)} %, the mean recall of {averaged}")
     for note in found:
-        _print(note, "bold yellow")
+        Console().print(Text(note, "bold yellow"), soft_wrap=True)
 
 
 def notes(scores: Scores, classes: Sequence[ClassRecall], split: str) -> list[str]:
@@ -162,5 +162,5 @@ def _percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
 
 
-def _print(sentence: str, style: str = "") -> None:
-    Console().print(Text(sentence, style))
+def _print(sentence: str) -> None:
+    Console().print(Text(sentence))

@@ -21,12 +21,12 @@ from transnet.train.evaluate import (
     class_scores,
     count,
     ensemble_scores,
-    outputs,
+    logits_of,
     scores,
     scores_of_logits,
     scores_with_classes,
 )  # fmt: skip
-from transnet.train.feed import EvalLoader
+from transnet.train.feed import eval_batches
 
 N, CLASSES = 37, 4
 
@@ -147,35 +147,19 @@ def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes
     torch.manual_seed(0)
     net = TransNet(create("resnet8-small", num_classes=3, in_channels=1), "r0,r1")
 
-    def sums(world: World, *, on_device: bool = False) -> Tensor:
-        loader = EvalLoader(view, world, torch.device("cpu"), resident=resident, workers=0, progress=False)
-        images = data.test.resident((8, 8), progress=False) if on_device else None
-        return count(net, loader.batches("test", data.test, images), 3, flip=True)
+    def sums(world: World) -> Tensor:
+        images = data.test.resident((8, 8), progress=False) if resident else None
+        return count(net, eval_batches(data.test, images, view, world, 0), 3, flip=True)
 
     whole = sums(World())
     assert whole[0, 0, -3:].tolist() == data.test.labels.bincount(minlength=3).tolist()
     shares = [sums(World(rank, processes)) for rank in range(processes)]
     torch.testing.assert_close(torch.stack(shares).sum(0), whole)
-    if resident:
-        there = [sums(World(rank, processes), on_device=True) for rank in range(processes)]
-        torch.testing.assert_close(torch.stack(there).sum(0), whole)
 
 
-def test_resident_images_of_several_splits_do_not_mix(tmp_path: Path) -> None:
-    data = open_data(str(images_file(tmp_path / "x.npz")))
-    view = View.create(Geometry.square(8), mean=data.mean, std=data.std)
-    loader = EvalLoader(view, World(), torch.device("cpu"), resident=True, workers=0, progress=False)
-    for _ in range(2):
-        for name, part in (("train", data.train), ("test", data.test)):
-            x = torch.cat([x for x, _ in loader.batches(name, part)])
-            y = torch.cat([y for _, y in loader.batches(name, part)])
-            assert torch.equal(x, view.centre(part.resident((8, 8), progress=False)))
-            assert torch.equal(y, part.labels)
-
-
-def test_outputs_give_the_scores_that_count_gives() -> None:
+def test_logits_give_the_scores_that_sums_give() -> None:
     net = network()
-    views = outputs(net, batches(), flip=True)
+    views = logits_of(net, batches(), flip=True)
     sums = counted(net, flip=True)
     _, y = split()
     for i in range(2):
@@ -203,7 +187,7 @@ def test_a_results_classes_have_the_recall_of_the_pruned_classifier_or_else_of_t
 ) -> None:
     net = network(transforms)
     _, y = split()
-    logits = outputs(net, batches(), flip=False)[0]
+    logits = logits_of(net, batches(), flip=False)[0]
     predicted = torch.cat([logits, logits.mean(1, keepdim=True)], 1)[:, row].argmax(-1)
     found = scores_with_classes(counted(net)[0], net.transforms, "abcd", [5, 6, 7, 8])
     for label, entry in enumerate((found.pruned or found.full).classes):
@@ -229,7 +213,7 @@ def test_an_ensemble_is_the_mean_of_its_members_outputs() -> None:
     with torch.no_grad():
         other.heads[1].weight.neg_()
     _, y = split()
-    views = [tuple(outputs(net, batches(), flip=True)) for net in (one, other)]
+    views = [tuple(logits_of(net, batches(), flip=True)) for net in (one, other)]
     for i, passes in enumerate((1, 2)):
         got = ensemble_scores([run[i] for run in views], y, [one.transforms, other.transforms], passes=passes)
         pruned = (views[0][i][:, 0] + views[1][i][:, 1]) / 2

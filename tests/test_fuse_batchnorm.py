@@ -30,7 +30,9 @@ def resnet8() -> nn.Module:
 def wide10() -> nn.Module:
     """Batch norm and ReLU before the convolutions instead of behind them."""
     torch.manual_seed(0)
-    return mixed_signs(backbones._wide_resnet(10, 1, num_classes=10, in_channels=3))
+    blocks = backbones.WideBlock(16, 16, 1), backbones.WideBlock(16, 32, 2), backbones.WideBlock(32, 64, 2)
+    end = nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    return mixed_signs(nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), *blocks, *end))
 
 
 def saved_relus_as_masks(graphs: Graphs) -> int:

@@ -16,7 +16,7 @@ from transnet.console import counted, printable
 from transnet.runs.records import EpochEntry, HeadScore, Score, Scores
 from transnet.train import progress
 from transnet.train.device import device_name
-from transnet.train.progress import RunProgress, loss_text, summaries
+from transnet.train.progress import RunProgress, loss_text
 from transnet.train.trainer import train
 
 
@@ -36,36 +36,20 @@ def entry(epoch: int, names: tuple[str, ...] = ("r0", "r1"), *, tested: bool = T
 def test_the_live_line_has_bar_epoch_and_time_left_first_and_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"COLUMNS": "80", "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
-    names = ("r0", "r1", "r2", "r3")
     reader, writer = pty.openpty()
     with os.fdopen(writer, "w") as terminal, redirect_stderr(terminal):
-        with RunProgress(names, 60, 5, shown=True) as shown:
-            shown.epoch(entry(3, names))
+        with RunProgress(60, 5, shown=True) as shown:
+            shown.epoch(entry(3))
             shown.bar.refresh()
         read = b""
-        while b"all heads" not in read:  # a terminal hands over a part of what was written
+        while b"97.00%" not in read:  # a terminal hands over a part of what was written
             read += os.read(reader, 100_000)
         said = read.decode()
     os.close(reader)
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in re.split(r"[\r\n]", said)]
     line = next(line for line in lines if "3/60" in line)
-    assert re.fullmatch(r"epoch [━╸╺]*  3/60 -:--:-- left r0 0.250/90.0%  test 98.00% all heads", line)
+    assert re.fullmatch(r"epoch [━╸╺]*  3/60 -:--:-- left test accuracy 97.00% pruned, .*…", line)
     assert len(line) <= 80
-
-
-def test_the_summary_has_everything_if_there_is_room_and_at_least_the_first_head() -> None:
-    longest, *_, shortest = summaries(("r0", "r1"), entry(1))
-    assert longest == "r0 0.250/90.0%  r1 0.250/90.0%  test 97.00% pruned, 98.00% all heads  4,215 images/s"
-    assert shortest == "r0 0.250/90.0%"
-    assert sorted(map(len, summaries(("r0", "r1"), entry(1))), reverse=True) == [
-        len(n) for n in summaries(("r0", "r1"), entry(1))
-    ]
-
-
-def test_a_classifier_of_one_head_has_one_test_figure_and_one_without_r0_is_not_called_pruned() -> None:
-    assert summaries(("r0",), entry(1, ("r0",)))[1] == "r0 0.250/90.0%  test 98.00%"
-    assert summaries(("r1", "r2"), entry(1, ("r1", "r2")))[2] == "r1 0.250/90.0%  test 98.00% all heads"
-    assert summaries(("r0",), entry(1, ("r0",), tested=False))[1] == "r0 0.250/90.0%"
 
 
 # ------------------------------------------------------------------------------------------------------------ in a log
@@ -76,7 +60,7 @@ def test_a_log_has_a_line_after_the_first_epoch_then_now_and_then_and_for_the_la
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    with RunProgress(("r0", "r1"), 12, 5, done=1.5, shown=True) as shown:
+    with RunProgress(12, 5, done=1.5, shown=True) as shown:
         for epoch in range(2, 13):
             clock[0] += 5 if epoch == 2 else 10
             shown.epoch(entry(epoch))
@@ -86,6 +70,24 @@ def test_a_log_has_a_line_after_the_first_epoch_then_now_and_then_and_for_the_la
     )
     assert [int(line.split()[1]) for line in lines] == [2, 5, 8, 11, 12]
     assert lines[-1].endswith("0:00:00 left")
+
+
+@pytest.mark.parametrize(
+    ("names", "tested", "accuracy"),
+    [
+        (("r0", "r1"), True, "test accuracy 97.00% pruned, 98.00% all heads, "),
+        (("r1", "r2"), True, "test accuracy 98.00% all heads, "),
+        (("r0",), True, "test accuracy 98.00%, "),
+        (("r0",), False, ""),
+    ],
+)
+def test_a_line_has_the_accuracy_of_each_classifier_once(
+    capsys: pytest.CaptureFixture[str], names: tuple[str, ...], tested: bool, accuracy: str
+) -> None:
+    with RunProgress(1, 5, shown=True) as shown:
+        shown.epoch(entry(1, names, tested=tested))
+    expected = f"epoch 1 of 1: loss 0.2500, {accuracy}4,215 images/s, 0:00:00 left\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_a_quiet_run_writes_no_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -273,10 +273,9 @@ def test_a_natural_pair_is_a_warning_only_if_images_are_flipped(
     assert ("warning: images are flipped in training, so m0 and r0" in capfd.readouterr().err) == flip
 
 
-def test_a_plan_that_was_drawn_ahead_is_used_for_its_own_epoch_only(data: Path, tmp_path: Path) -> None:
+def test_every_epoch_has_its_own_plan_which_is_drawn_once(data: Path, tmp_path: Path) -> None:
     prepared = trainer(data, tmp_path / "run")
     orders = [prepared.plan_of(epoch).order for epoch in range(3)]
-    prepared.plan_ahead(1)
     assert prepared.plan_of(1) is prepared.plan_of(1)
     assert all(torch.equal(prepared.plan_of(epoch).order, orders[epoch]) for epoch in range(3))
     assert not torch.equal(orders[1], orders[2])

@@ -26,7 +26,7 @@ _OUT_OF_MEMORY = (
 
 
 def find_device(name: str, world: World) -> torch.device:
-    """The device for a setting's value; each of several processes gets its own GPU."""
+    """The device that a setting names; each of several processes gets its own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
@@ -48,9 +48,8 @@ def find_device(name: str, world: World) -> torch.device:
 
 def device_name(device: torch.device) -> str:
     """The name of a device, for results and messages."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {counted(torch.get_num_threads(), 'thread')}"
+    cuda = device.type == "cuda"
+    return torch.cuda.get_device_name(device) if cuda else f"CPU, {counted(torch.get_num_threads(), 'thread')}"
 
 
 @contextmanager
@@ -74,11 +73,7 @@ def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
 
 @contextmanager
 def no_cudnn_benchmark() -> Iterator[None]:
-    """Let cuDNN choose algorithms without timing them, within the block.
-
-    Use it for shapes that run only a few times, such as an epoch's last batch and those of an evaluation. Timing every
-    algorithm of every layer pays off only for shapes that run thousands of times.
-    """
+    """Let cuDNN choose algorithms without timing them, within the block: for shapes that run only a few times."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:

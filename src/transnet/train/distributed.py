@@ -1,12 +1,9 @@
 """One process or many: the rank of this process, and its share of each batch.
 
-    torchrun --nproc-per-node 4 -m transnet train cifar100 --out runs/t2
+    torchrun --nproc-per-node 4 --max-restarts 3 -m transnet train cifar100 --out runs/t2
 
-A batch is divided among the processes, not multiplied: the batch size is that of all processes together. Every image
-is used once per epoch and counted once in evaluation, whatever the number of processes.
-
-With ``--max-restarts 3`` a run resumes by itself after a process died. On several nodes, also set
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or the new processes may look for those that ended.
+The batch size is that of all processes together. Every image is used once per epoch and counted once in evaluation,
+whatever the number of processes.
 """
 
 import atexit
@@ -73,11 +70,7 @@ def restarts() -> int:
 
 
 def join(device: str) -> World:
-    """Join the processes that torchrun started, or return the world of a single process.
-
-    The processes stay joined until they end. To join again for a second run, each would have to wait until all others
-    have left.
-    """
+    """Join the processes that torchrun started, until they end, or return the world of a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     cuda = device != "cpu" and torch.cuda.is_available()

@@ -33,7 +33,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _logits(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[list[Tensor], Tensor]]:
+def _views(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[list[Tensor], Tensor]]:
     """For each batch the logits (B, m, K), with ``flip`` also those of flip TTA, and the labels."""
     for x, y in batches:
         views = [net.logits(x).float()]
@@ -43,40 +43,32 @@ def _logits(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[li
 
 
 def count(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
-    """Sums over a split for every head and, in the last row, the full model: (views, m + 1, 1 + 2 · classes).
+    """The `score_sums` of every head and, in the last row, of the full model: (views, m + 1, 1 + 2 · classes).
 
     The first view is the images as they are. With ``flip`` the second is flip TTA, the mean of the logits of x and
-    flip(x). For the entries of a row see `transnet.metrics.score_sums`. They are float64, so that the sums of several
-    processes add up to those of one.
+    flip(x). The sums of several processes add up to those of one.
     """
+    rows = len(net.transforms) + 1
     device = next(net.parameters()).device
-    m = len(net.transforms)
-    sums = torch.zeros(1 + flip, m + 1, 1 + 2 * classes, dtype=torch.float64, device=device)
+    sums = torch.zeros(1 + flip, rows, 1 + 2 * classes, dtype=torch.float64, device=device)
     with evaluating(net):
-        for views, y in _logits(net, batches, flip=flip):
+        for views, y in _views(net, batches, flip=flip):
             for i, logits in enumerate(views):
                 sums[i] += score_sums(_with_mean(logits), y)
     return sums
 
 
-def outputs(net: TransNet, batches: Batches, *, flip: bool) -> list[Tensor]:
+def logits_of(net: TransNet, batches: Batches, *, flip: bool) -> list[Tensor]:
     """The logits of a split, (N, m, K) on the CPU; with ``flip`` also those of flip TTA."""
     with evaluating(net):
-        found = [[logits.cpu() for logits in views] for views, _ in _logits(net, batches, flip=flip)]
+        found = [[logits.cpu() for logits in views] for views, _ in _views(net, batches, flip=flip)]
     return [torch.cat(view) for view in zip(*found, strict=True)]
 
 
 def scores(
     sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1, uncertainties: Sequence[Uncertainty | None] = ()
 ) -> Scores:
-    """The scores of the pruned classifier, the full model and every head.
-
-    Args:
-        sums: (m + 1, 1 + 2K), one view of what `count` returns.
-        transforms: the heads' names. Without r0 there is no pruned classifier.
-        passes: passes per head and image: 1, or 2 with flip TTA.
-        uncertainties: of each row, if they are known.
-    """
+    """The scores from one view of what `count` returns, with ``passes`` per head and image (2 with flip TTA)."""
     known = uncertainties or [None] * len(sums)
     *heads, full = (_score(row, passes, uncertainty) for row, uncertainty in zip(sums, known, strict=True))
     return Scores(
@@ -91,11 +83,7 @@ def scores_with_classes(
 ) -> Scores:
     """`scores`, with every class's recall by the pruned classifier, or by the full model if there is no r0.
 
-    Args:
-        sums: (m + 1, 1 + 2K), one view of what `count` returns.
-        transforms: the heads' names.
-        classes: the names of the classes.
-        n_train: the number of training images of each class.
+    ``n_train`` is the number of training images of each class.
     """
     found = scores(sums, transforms)
     correct, n = sums[transforms.index("r0") if found.pruned else -1, 1:].view(2, -1).tolist()
@@ -119,11 +107,7 @@ def ensemble_scores(
 ) -> Scores:
     """Several networks as one classifier: the mean logits of their pruned classifiers, and of their full models.
 
-    Args:
-        networks: the logits (N, m, K) of each.
-        y: the labels.
-        transforms: the heads' names of each network.
-        passes: passes per head and image: 1, or 2 with flip TTA.
+    ``networks`` are the logits (N, m, K) of each, and ``transforms`` the names of its heads.
     """
     # A network counts once, whatever its number of heads.
     full = ensemble_score([logits.mean(1) for logits in networks], y, passes=passes * sum(map(len, transforms)))
@@ -166,28 +150,16 @@ def _score(row: Tensor, passes: int, uncertainty: Uncertainty | None) -> Score:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScore(ClassRecall):
-    """One class of a split, and the class that it is most often confused with.
+    """One class of a split, and the class that is most often predicted instead of it."""
 
-    Attributes:
-        taken_for: the class that is most often predicted instead; None if every prediction is correct.
-        mistakes: how often it is.
-    """
-
-    taken_for: str | None
-    mistakes: int
+    taken_for: str | None  # None if every prediction is correct
+    mistakes: int  # how often that is
 
 
 def class_scores(
     logits: Tensor, y: Tensor, classes: Sequence[str], n_train: Sequence[int] | None = None
 ) -> tuple[ClassScore, ...]:
-    """A classifier's recall of each class, and the class that it confuses it with most often.
-
-    Args:
-        logits: (N, K).
-        y: the labels.
-        classes: their names.
-        n_train: the number of training images of each class, if it is known.
-    """
+    """The `ClassScore` of each class from a classifier's logits (N, K); ``n_train`` as in `scores_with_classes`."""
     k, found = len(classes), []
     confusion = torch.bincount(y * k + logits.argmax(-1), minlength=k * k).view(k, k).tolist()
     for label, row in enumerate(confusion):

@@ -22,31 +22,22 @@ from transnet.runs.predictions import NAME, Predictions
 from transnet.runs.records import RunSettings, Scores
 from transnet.train.device import find_device, fits_on_device
 from transnet.train.distributed import World
-from transnet.train.evaluate import ClassScore, class_scores, ensemble_scores, outputs, scores_of_logits
-from transnet.train.feed import EvalLoader
+from transnet.train.evaluate import ClassScore, class_scores, ensemble_scores, logits_of, scores_of_logits
+from transnet.train.feed import eval_batches
 
 SplitName = Literal["test", "val"]
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """A network's outputs for every image of a split.
+    """A network's outputs for every image of a split."""
 
-    Attributes:
-        views: logits (N, m, K) on the images as they are and, if training flips, those of flip TTA.
-        labels: (N,).
-        transforms: the heads' names.
-        fingerprint: hash of the images and labels.
-        classes: the labels' names.
-        n_train: the number of training images of each class; None if the data is not the run's own.
-    """
-
-    views: tuple[Tensor, ...]
-    labels: Tensor
-    transforms: tuple[str, ...]
-    fingerprint: str
+    views: tuple[Tensor, ...]  # logits (N, m, K) on the images as they are and, if training flips, of flip TTA
+    labels: Tensor  # (N,)
+    transforms: tuple[str, ...]  # one per head
+    fingerprint: str  # hash of the images and labels
     classes: tuple[str, ...]
-    n_train: tuple[int, ...] | None
+    n_train: tuple[int, ...] | None  # training images of each class; None if the data is not the run's own
 
     @property
     def classifier(self) -> Tensor:
@@ -56,36 +47,22 @@ class Outputs:
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """Accuracy and cost of early exit, on the images alone.
+    """Accuracy and cost of early exit, on the images alone."""
 
-    Attributes:
-        judged_by: the split that it is measured on.
-        chosen_on: the split that the thresholds are chosen on.
-        points: a few thresholds, from one head to all.
-        curve: many thresholds.
-    """
-
-    judged_by: str
-    chosen_on: str
-    points: Curve
+    judged_by: str  # the split that it is measured on
+    chosen_on: str  # the split that the thresholds are chosen on
+    points: Curve  # a few thresholds, from one head to all
     curve: Curve
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One run, or an ensemble of several, on one split.
+    """One run, or an ensemble of several, on one split."""
 
-    Attributes:
-        plain: scores on the images alone.
-        flip: scores with flip TTA; None if training does not flip.
-        classes: each class, for the pruned classifier (without r0, for the full model).
-        early_exit: None if it was not requested.
-    """
-
-    plain: Scores
-    flip: Scores | None
-    classes: tuple[ClassScore, ...]
-    early_exit: EarlyExit | None = None
+    plain: Scores  # on the images alone
+    flip: Scores | None  # with flip TTA; None if training does not flip
+    classes: tuple[ClassScore, ...]  # for the pruned classifier (without r0, for the full model)
+    early_exit: EarlyExit | None = None  # None if it was not requested
 
 
 def evaluate_runs(
@@ -112,14 +89,13 @@ def evaluate_runs(
         if len(Run(path).settings().train.names) == 1:
             raise ConfigError(f"{path} has one head, so there is nothing to exit early; leave it out", field="anytime")
     if save_predictions and (data or split != "test"):
-        raise ConfigError(
-            "predictions are those of the run's own test split; leave `data` and `split` out", field="save_predictions"
-        )
+        problem = "predictions are those of the run's own test split; leave `data` and `split` out"
+        raise ConfigError(problem, field="save_predictions")
     runs = {str(path): collect(path, data=data, split=split, device=device) for path in paths}
     results = {}
     for path, run in runs.items():
         if save_predictions:
-            _save_predictions(path, run)
+            _write_predictions(path, run)
         views = [scores_of_logits(view, run.labels, run.transforms, passes=i) for i, view in enumerate(run.views, 1)]
         results[path] = Evaluation(
             plain=views[0],
@@ -165,46 +141,34 @@ def collect(
     settings = Run(path).settings()
     train, about = settings.train, settings.data
     net = load(path).to(where)
-    if isinstance(data, DataSet):
-        opened = data
-    else:
-        opened = _other_data(str(path), settings, data) if data else own_data(path)
-        if data and split == "val" and opened.val is None and train.val_fraction:
-            opened = own_data(path, at=data)  # the run's own data in another place, split as for training
+    opened = data if isinstance(data, DataSet) else _open(str(path), settings, data, split)
     part = opened.val if split == "val" else opened.test
     if part is None:
         why = f"{opened.name} has none" if data else "it was trained without `val_fraction`"
         raise ConfigError(f"{path}: there is no validation split: {why}")
     geometry = Geometry.square(about.image_size, stored=about.stored_size)
     view = View.create(geometry, mean=about.mean, std=about.std, device=where)
-    resident = fits_on_device(opened, train.storage, where)
-    loader = EvalLoader(view, World(), where, resident=resident, workers=train.workers, progress=True)
+    images = part.resident(geometry.stored).to(where) if fits_on_device(opened, train.storage, where) else None
+    n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist()
     return Outputs(
-        views=tuple(outputs(net, loader.batches(split, part), flip=about.flip)),
+        views=tuple(logits_of(net, eval_batches(part, images, view, World(), train.workers), flip=about.flip)),
         labels=part.labels,
         transforms=net.transforms,
         fingerprint=part.fingerprint,
         classes=opened.classes,
-        n_train=(
-            tuple(torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist())
-            if opened.fingerprint == about.fingerprint
-            else None
-        ),
+        n_train=tuple(n_train) if opened.fingerprint == about.fingerprint else None,
     )
 
 
 def save_predictions(path: str | Path, *, data: str | None = None, device: str = "auto") -> Path:
     """Write a finished run's class scores on its test images to ``predictions.npz`` in its folder.
 
-    Args:
-        path: the run's folder.
-        data: where its data is, if that is not the place that the run's settings name.
-        device: where to compute.
+    ``data`` is where its data is, if that is not the place that the run's settings name.
     """
-    return _save_predictions(path, collect(path, data=own_data(path, at=data), device=device))
+    return _write_predictions(path, collect(path, data=own_data(path, at=data), device=device))
 
 
-def _save_predictions(path: str | Path, found: Outputs) -> Path:
+def _write_predictions(path: str | Path, found: Outputs) -> Path:
     run = Run(path)
     Predictions(
         heads=found.transforms,
@@ -218,20 +182,15 @@ def _save_predictions(path: str | Path, found: Outputs) -> Path:
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
-    """Open the data that a run was trained on.
-
-    Args:
-        path: the run's folder.
-        at: where it is, if that is not the place that the run's settings name.
+    """Open the data that a run was trained on; ``at`` is where it is, if not at the place that its settings name.
 
     Raises:
         DataError: if it is missing or has changed.
     """
     settings = Run(path).settings()
-    train = settings.train
-    opened = _open_again(str(path), train, at)
+    opened = _open_again(str(path), settings.train, at)
     if opened.fingerprint != settings.data.fingerprint:
-        here = at or _place_of(train.data, str(path))
+        here = at or _place_of(settings.train.data, str(path))
         hint = "" if at else f"; to evaluate on what is there now, give `data` {here}, or the place of the original"
         raise DataError(
             f"{here} is not what {path} was trained on: the content, order or splits differ{hint}",
@@ -241,28 +200,24 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
 
 
 def some_images(path: str, n: int, *, data: str | None = None) -> list[Pixels]:
-    """Decode up to ``n`` images spread over a run's test split, to try a model on.
-
-    Args:
-        path: the run's folder.
-        n: how many.
-        data: where the run's data is, if that is not the place that its settings name.
-    """
+    """Decode up to ``n`` images spread over a run's test split, to try a model on; ``data`` as for `own_data`."""
     test = own_data(path, at=data).test
     return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 
 
-def _other_data(path: str, settings: RunSettings, data: str) -> DataSet:
-    """Open data that a run was not trained on, or only on a part of it."""
+def _open(path: str, settings: RunSettings, data: str | None, split: SplitName) -> DataSet:
+    """Open the data to evaluate a run on: its own, or other data with the same classes."""
+    if not data:
+        return own_data(path)
     folder, own = Path(os.path.expanduser(data)), settings.data
-    shards = folder.is_dir() and find_shards(folder)
-    train = replace(
-        settings.train, image_size=own.image_size, val_fraction=0.0, train_fraction=1.0,
-        label_column=settings.train.label_column if shards else None,  # only shards have columns
-    )  # fmt: skip
+    train = replace(settings.train, image_size=own.image_size, val_fraction=0.0, train_fraction=1.0)
+    if not (folder.is_dir() and find_shards(folder)):
+        train = replace(train, label_column=None)  # only shards have columns
     opened = _open_again(path, train, data, channels=own.channels)
     if opened.classes != own.classes:
         raise DataError(f"{path}: was trained on other classes than {opened.name} has")
+    if split == "val" and opened.val is None and settings.train.val_fraction:
+        return own_data(path, at=data)  # the run's own data in another place, split as for training
     return opened
 
 

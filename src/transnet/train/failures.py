@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from transnet.console import counted, say
 from transnet.errors import OperationError
 from transnet.runs import checkpoint
-from transnet.runs.folder import Run
 from transnet.train.device import device_name, is_out_of_memory
 from transnet.train.progress import loss_text
 from transnet.train.setup import Launch, Setup
@@ -25,21 +24,28 @@ def check_losses(setup: Setup, losses: Tensor, epoch: int) -> None:
     if math.isfinite(means.sum().item()):
         return
     bad = int((~means.isfinite()).nonzero()[0].item())
-    steps = setup.feed.steps
-    at = epoch * steps + bad
-    raise TrainingError(
-        f"the loss is {means[bad].item()} at step {at} (epoch {epoch + 1}, step {bad + 1} of {steps}), "
-        f"learning rate {setup.rates[at].item():.4g}; {advice(setup.run)}"
-    )
+    at = epoch * setup.feed.steps + bad
+    place = f"step {at} (epoch {epoch + 1}, step {bad + 1} of {setup.feed.steps})"
+    _fail(setup, f"the loss is {means[bad].item()} at {place}, learning rate {setup.rates[at].item():.4g}")
 
 
 def check_weights(setup: Setup, done: int) -> None:
     """Raise if the weights are not finite after ``done`` steps: the last loss was computed before its update."""
     if not nn.utils.get_total_norm(p.detach() for p in setup.net.parameters()).isfinite():
-        raise TrainingError(
-            f"the weights are not finite after step {done - 1}, learning rate {setup.rates[done - 1].item():.4g}; "
-            f"{advice(setup.run)}"
-        )
+        rate = setup.rates[done - 1].item()
+        _fail(setup, f"the weights are not finite after step {done - 1}, learning rate {rate:.4g}")
+
+
+def check_test_loss(setup: Setup, loss: float | None) -> None:
+    """Raise if the loss on the test set is not finite."""
+    if loss is not None and not math.isfinite(loss):
+        _fail(setup, f"the loss on the test set is {loss}, though it was finite in training")
+
+
+def _fail(setup: Setup, problem: str) -> None:
+    good = checkpoint.last_good(setup.run.state)
+    advice = "Try a smaller `lr`, or `precision` fp32, in another `out`"
+    raise TrainingError(f"{problem}; last good checkpoint: {good}. {advice}")
 
 
 def warn_if_diverged(setup: Setup, losses: Tensor) -> None:
@@ -54,12 +60,6 @@ def warn_if_diverged(setup: Setup, losses: Tensor) -> None:
         )
 
 
-def advice(run: Run) -> str:
-    """What to try after a loss that is not finite."""
-    good = checkpoint.last_good(run.state)
-    return f"last good checkpoint: {good}. Try a smaller `lr`, or `precision` fp32, in another `out`"
-
-
 @contextmanager
 def out_of_memory_advice(launch: Launch) -> Iterator[None]:
     """Turn an out-of-memory error within the block into a message that states what needs less."""
@@ -70,13 +70,12 @@ def out_of_memory_advice(launch: Launch) -> Iterator[None]:
             raise
         batch, heads, world = launch.config.batch_size, len(launch.config.names), launch.world
         each = f" in {world.size} processes" if world.size > 1 else ""
+        what = (
+            "A smaller `batch_size` (usually with a smaller `lr`), fewer `transforms`, or a smaller `image_size` or "
+            "`model` would need less"
+        )
         if launch.at_once > 1:
             what = f"Up to {launch.at_once} runs share the device: `jobs` 1 gives all of it to each"
-        else:
-            what = (
-                "A smaller `batch_size` needs less, and usually a smaller `lr` with it; so do fewer `transforms`, a "
-                "smaller `image_size` or `model`"
-            )
         raise TrainingError(
             f"out of memory on {device_name(launch.device)}. A step puts {batch * heads:,} images through the network "
             f"at once{each}: a batch of {batch} times {counted(heads, 'head')}. {what}"

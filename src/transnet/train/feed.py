@@ -1,6 +1,7 @@
-"""Batches of images: for the training step from a `Feed`, for evaluation from an `EvalLoader`."""
+"""Batches of images: for the training step from a `Feed`, for evaluation from `eval_batches`."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ class Feed:
     """Give the step its batches: from all images on the device, or from a buffer that is filled from a stream.
 
     Args:
-        images: uint8 (N, H, W, C) on the device; None if batches are copied into ``pixels``.
+        images: uint8 (N, H, W, C) on the device; None to stream them.
         labels: int64 (N,).
         view: geometry and channel statistics.
         batch: images per step, over all processes. Each process fetches its share.
@@ -27,21 +28,18 @@ class Feed:
         mixes: bool = False,
     ) -> None:  # fmt: skip
         n = len(labels)
-        self.images, self.view, self.batch, self.world = images, view, batch, world
+        self.images, self.view, self.batch, self.world, self.mixes = images, view, batch, world, mixes
         self.labels = labels.to(device)
         self.steps = -(-n // batch)
         self.order = torch.zeros(n, dtype=torch.int64, device=device)
         self.crop = torch.zeros(n, 2, device=device)
         self.flip = torch.zeros(n, dtype=torch.bool, device=device)
         self.mix = torch.zeros(self.steps, 6, device=device)
-        self.mixes = mixes
         # The step within the epoch. It has one dimension, because indexing with a scalar tensor reads it on the host.
         self.index = torch.zeros(1, dtype=torch.int64, device=device)
-        self.pixels: Tensor | None = None
-        if images is None:
-            # Streamed images arrive cropped, unless the crop needs padding, which is added here.
-            shape = (self.size(0), *view.geometry.streamed.size, len(view.scale))
-            self.pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
+        # Streamed images arrive cropped, unless the crop needs padding, which is added here.
+        shape = (self.size(0), *view.geometry.streamed.size, len(view.scale))
+        self.pixels = torch.zeros(shape, dtype=torch.uint8, device=device) if images is None else None
 
     def start(self, plan: Plan, step: int = 0) -> None:
         """Begin an epoch's plan at one of its steps."""
@@ -50,6 +48,27 @@ class Feed:
         self.flip.copy_(plan.flip)
         self.mix.copy_(plan.mix)
         self.index.fill_(step)
+
+    def steps_from(self, first: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:
+        """The epoch's remaining steps, each as soon as its images can be fetched. Close it if you stop before the end.
+
+        If images are streamed, ``workers`` processes decode those of ``split``.
+        """
+        steps = range(first, self.steps)
+        if self.pixels is None:
+            yield from steps
+            return
+        parts = [self.positions(step) for step in steps]
+        decoded = stream(
+            split, [plan.order[part] for part in parts], self.view.geometry.streamed,
+            crops=torch.cat([plan.crop[part] for part in parts]), workers=workers,
+            pin=self.pixels.device.type == "cuda",
+        )  # fmt: skip
+        with closing(decoded):
+            for step in steps:
+                pixels = next(decoded)
+                self.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
+                yield step
 
     def size(self, step: int) -> int:
         """Images in this process's share of a batch: at least 1, of weight 0 if the share is empty."""
@@ -80,13 +99,13 @@ class Feed:
         image, flip = self.order[positions], self.flip[positions]
         if self.images is not None:
             x = self.view.train(self.images, image, self.crop[positions], flip)
-        elif self.view.geometry.pad:
-            assert self.pixels is not None
-            x = self.view.train(self.pixels, torch.arange(size, device=image.device), self.crop[positions], flip)
         else:
             assert self.pixels is not None
-            x = self.view.normalise(self.pixels[:size])
-            x = torch.where(flip[:, None, None, None], x.flip(-1), x)
+            if self.view.geometry.pad:
+                x = self.view.train(self.pixels, torch.arange(size, device=image.device), self.crop[positions], flip)
+            else:
+                x = self.view.normalise(self.pixels[:size])
+                x = torch.where(flip[:, None, None, None], x.flip(-1), x)
         return x, self.labels[image]
 
     def _batch_size(self, step: int) -> int:
@@ -96,50 +115,25 @@ class Feed:
         return self.world.share(self._batch_size(step))
 
 
-class EvalLoader:
-    """Give a split's images, centre-cropped and normalised: each process gets its share, every image once.
+def eval_batches(
+    split: Split, images: Tensor | None, view: View, world: World, workers: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """A split's images, centre-cropped and normalised, with labels: each process gets its share, every image once.
 
-    Args:
-        view: geometry and channel statistics.
-        resident: keep the images on the device between calls, or decode them in each call.
-        workers: processes that decode streamed images.
-        progress: show a progress bar while images are decoded.
+    ``images`` are the stored images on the device of ``view``; if None, ``workers`` processes decode them.
     """
-
-    def __init__(
-        self, view: View, world: World, device: torch.device, *, resident: bool, workers: int, progress: bool
-    ) -> None:
-        self.view, self.world, self.device = view, world, device
-        self.resident, self.workers, self.progress = resident, workers, progress
-        self.batch = 1024 if device.type == "cuda" else 256
-        self._images: dict[str, Tensor] = {}
-
-    def batches(self, name: str, split: Split, images: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of (images, labels) of this process's share.
-
-        Args:
-            name: the name under which the split's images are kept on the device.
-            split: the images.
-            images: the split's stored images, if they are on the device already.
-        """
-        start, length = self.world.share(len(split))
-        if not length:
-            return
-        share = slice(start, start + length)
-        labels = split.labels[share].to(self.device).split(self.batch)
-        if not self.resident:
-            parts = torch.arange(start, start + length).split(self.batch)
-            pin = self.device.type == "cuda"
-            decoded = stream(split, parts, self.view.geometry, crops=None, workers=self.workers, pin=pin)
-            for pixels, y in zip(decoded, labels, strict=True):
-                yield self.view.normalise(pixels.to(self.device)), y
-            return
-        if images is not None:
-            images = images[share]
-        else:
-            if name not in self._images:
-                stored = split.resident(self.view.geometry.stored, progress=self.progress)
-                self._images[name] = stored[share].to(self.device)
-            images = self._images[name]
-        for pixels, y in zip(images.split(self.batch), labels, strict=True):
-            yield self.view.centre(pixels), y
+    device = view.scale.device
+    cuda = device.type == "cuda"
+    size = 1024 if cuda else 256
+    start, length = world.share(len(split))
+    if not length:
+        return
+    labels = split.labels[start : start + length].to(device).split(size)
+    if images is not None:
+        for pixels, y in zip(images[start : start + length].split(size), labels, strict=True):
+            yield view.centre(pixels), y
+        return
+    parts = torch.arange(start, start + length).split(size)
+    decoded = stream(split, parts, view.geometry, crops=None, workers=workers, pin=cuda)
+    for pixels, y in zip(decoded, labels, strict=True):
+        yield view.normalise(pixels.to(device)), y

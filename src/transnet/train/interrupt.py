@@ -16,9 +16,7 @@ class Interrupt:
 
     This holds even if the process was started with SIGINT ignored, as under nohup, cron or ``&`` in a script. A second
     SIGTERM raises nothing: a scheduler may send it to every process of a study, and each of them forwards it as well.
-
-    Args:
-        immediate: raise KeyboardInterrupt at the first signal.
+    With ``immediate``, the first signal raises KeyboardInterrupt.
     """
 
     def __init__(self, *, immediate: bool = False) -> None:

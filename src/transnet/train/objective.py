@@ -19,17 +19,11 @@ from transnet.runs.config import TrainConfig
 
 @dataclass(frozen=True)
 class BatchOutputs:
-    """The outputs of a network for one batch.
-
-    Attributes:
-        net: the network.
-        logits: (B, m, K), of each head on its own copy.
-        across: (B, m, m, K), of every head on every copy, copies first; None if no term needs it.
-    """
+    """The outputs of a network for one batch."""
 
     net: nn.Module
-    logits: Tensor
-    across: Tensor | None = None
+    logits: Tensor  # (B, m, K), of each head on its own copy
+    across: Tensor | None = None  # (B, m, m, K), of every head on every copy, copies first; None if no term needs it
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,8 @@ def joint_label(outputs: BatchOutputs, _y: Tensor) -> Tensor:
     """−log p(t | t(x)): cross-entropy of the transform of each copy, predicted from the scores of all heads.
 
     With one softmax over all pairs of class and head, it is the loss of the pair (y, t) minus the loss of y alone.
-    Added to the heads' cross-entropy with weight 1, it gives self-supervised label augmentation (Lee et al., 2020);
-    with weight 0, TransNet. Label smoothing applies to the classes of the copy's own transform only.
+    Added to the heads' cross-entropy with weight 1, it gives self-supervised label augmentation (Lee et al., 2020).
+    Label smoothing applies to the classes of the copy's own transform only.
     """
     assert outputs.across is not None
     per_head = outputs.across.logsumexp(-1)  # (B, m, m)
@@ -76,19 +70,11 @@ def joint_label(outputs: BatchOutputs, _y: Tensor) -> Tensor:
 
 
 def build_objective(config: TrainConfig) -> Objective:
-    """The terms that a run's settings choose. The first is Alg. 1's loss.
-
-    Raises:
-        ConfigError: if the heads do not suit a term.
-    """
+    """The terms that a run's settings choose; the first is Alg. 1's loss. Raise if the heads do not suit a term."""
     names, smoothing = config.names, config.label_smoothing
     terms = [Term("cross_entropy", 1.0, lambda out, y: heads_loss(out.logits, y, label_smoothing=smoothing))]
-    if config.invariance_weight:
-        # The paper only suggests this use of its invariance score.
-        penalty = Term(
-            "invariance", config.invariance_weight, lambda out, _: invariance_penalty(out.net, "r0,r1,r2,r3")
-        )
-        terms.append(penalty)
+    if weight := config.invariance_weight:  # the paper only suggests this use of its invariance score
+        terms.append(Term("invariance", weight, lambda out, _: invariance_penalty(out.net, "r0,r1,r2,r3")))
     if config.distillation:
         try:
             student = student_of(names, config.distillation)
@@ -97,10 +83,7 @@ def build_objective(config: TrainConfig) -> Objective:
         terms.append(Term("distillation", config.distillation, lambda out, _: distillation_loss(out.logits, student)))
     if config.label_augmentation:
         if config.heads == "shared" or len(set(names)) < max(len(names), 2):
-            raise ConfigError(
-                "the heads can only predict a copy's transform if they are separate and their transforms differ, "
-                "such as `transforms` r0,r1",
-                field="label_augmentation",
-            )
+            problem = "needs separate heads whose transforms differ, such as `transforms` r0,r1"
+            raise ConfigError(problem, field="label_augmentation")
         terms.append(Term("joint_label", config.label_augmentation, joint_label, needs_across=True))
     return Objective(tuple(terms))

@@ -85,11 +85,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: Tensor) -> None:
 @contextmanager
 def preserved(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Restore the values of tensors, in place, when the block ends."""
-    tensors = list(tensors)
-    values = [tensor.detach().clone() for tensor in tensors]
+    values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
     finally:
         with torch.no_grad():
-            for tensor, value in zip(tensors, values, strict=True):
+            for tensor, value in values:
                 tensor.copy_(value)

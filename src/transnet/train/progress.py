@@ -3,41 +3,34 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.progress import ProgressColumn, Task
+from rich.progress import TextColumn
 from rich.table import Column
-from rich.text import Text
 
 from transnet.console import progress_bar, say
 from transnet.runs.records import EpochEntry
 
-LOG_EVERY = 30  # minimum seconds between two lines of a log
+_LOG_EVERY = 30  # minimum seconds between two lines of a log
 
 
 class RunProgress:
     """Progress display for one run, as a context manager: a live line in a terminal, otherwise an occasional line.
 
-    Args:
-        names: of the heads.
-        epochs: in total.
-        steps: per epoch.
-        done: epochs done by earlier processes, the last one perhaps in part.
-        shown: False for processes that print nothing.
+    ``done`` epochs, the last one perhaps in part, were trained by earlier processes.
     """
 
-    def __init__(self, names: tuple[str, ...], epochs: int, steps: int, *, done: float = 0.0, shown: bool) -> None:
-        self.names, self.epochs, self.steps, self.done = names, epochs, steps, done
-        self.bar = progress_bar(_SummaryColumn(), shown=shown)
-        self.logs = shown and not sys.stderr.isatty()
-        self.task = self.bar.add_task("epoch", total=epochs, completed=int(done), summaries=[""])
-        self.started = time.monotonic()
-        self._last = -math.inf
+    def __init__(self, epochs: int, steps: int, *, done: float = 0.0, shown: bool) -> None:
+        self.epochs, self.steps, self.done = epochs, steps, done
+        rest = TextColumn("{task.fields[summary]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        self.bar = progress_bar(rest, shown=shown)
+        self._logs = shown and not sys.stderr.isatty()
+        self._task = self.bar.add_task("epoch", total=epochs, completed=int(done), summary="")
+        self._started, self._last = time.monotonic(), -math.inf
 
     def __enter__(self) -> "RunProgress":
         self.bar.start()
@@ -51,78 +44,38 @@ class RunProgress:
         now = time.monotonic()
         if not self.bar.disable and now - self._last > 0.2:
             self._last = now
-            self.bar.update(self.task, completed=epoch + step / self.steps)
+            self.bar.update(self._task, completed=epoch + step / self.steps)
 
     def epoch(self, entry: EpochEntry) -> None:
         """Update the display after an epoch."""
-        self.bar.update(self.task, completed=entry.epoch, summaries=summaries(self.names, entry))
+        losses = [math.nan if loss is None else loss for loss in entry.loss]
+        loss, rate = f"loss {loss_text(sum(losses) / len(losses))}", f"{entry.images_per_second:,.0f} images/s"
+        tested = _accuracy(entry)
+        # In a narrow terminal, the end of the line is cut off.
+        self.bar.update(self._task, completed=entry.epoch, summary=", ".join([*tested, loss, rate]))
         now = time.monotonic()
-        if self.logs and (now - self._last >= LOG_EVERY or entry.epoch == self.epochs):
+        if self._logs and (now - self._last >= _LOG_EVERY or entry.epoch == self.epochs):
             self._last = now
-            left = (now - self.started) / (entry.epoch - self.done) * (self.epochs - entry.epoch)
-            say(f"epoch {entry.epoch} of {self.epochs}: {_log_line(entry)}, {timedelta(seconds=round(left))} left")
+            left = (now - self._started) / (entry.epoch - self.done) * (self.epochs - entry.epoch)
+            line = ", ".join([loss, *tested, rate, f"{timedelta(seconds=round(left))} left"])
+            say(f"epoch {entry.epoch} of {self.epochs}: {line}")
 
 
-class _SummaryColumn(ProgressColumn):
-    """Fills the width that the other columns leave."""
-
-    def __init__(self) -> None:
-        super().__init__(Column(ratio=1, no_wrap=True))
-
-    def render(self, task: Task) -> "_FirstThatFits":
-        return _FirstThatFits(task.fields["summaries"])
-
-
-class _FirstThatFits:
-    """Show the first text that fits, or truncate the last one."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = texts
-
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        fitting = (text for text in self.texts if len(text) <= options.max_width)
-        yield Text(next(fitting, self.texts[-1]), no_wrap=True, overflow="ellipsis")
-
-
-def summaries(names: tuple[str, ...], entry: EpochEntry) -> list[str]:
-    """An epoch in a line, from everything down to the first head alone, for terminals of any width."""
-    heads = [
-        f"{name} {loss_text(loss, 3)}/{accuracy or 0:.1%}"
-        for name, loss, accuracy in zip(names, entry.loss, entry.accuracy, strict=True)
-    ]
-    tested = [f"{split} {accuracy}" for split, accuracy in _accuracies(entry)]
-    whole = "  ".join([*heads, *tested[:1]])
-    shorter = ["  ".join([heads[0], accuracy]) for accuracy in tested]
-    return [f"{whole}  {entry.images_per_second:,.0f} images/s", whole, *shorter, heads[0]]
-
-
-def _accuracies(entry: EpochEntry) -> list[tuple[str, str]]:
-    """The split, with the accuracy of the pruned classifier and all heads, then of all heads alone.
-
-    The validation split has precedence, because somebody who watches may choose by what is shown.
-    """
+def _accuracy(entry: EpochEntry) -> list[str]:
+    """The epoch's accuracy, if it was evaluated. Somebody who watches may choose by it, so validation comes first."""
     split, found = ("validation", entry.val) if entry.val else ("test", entry.test)
     if not found:
         return []
-    full = f"{found.full.accuracy:.2%}"
-    if len(found.heads) == 1:
-        return [(split, full)]
     pruned = f"{found.pruned.accuracy:.2%} pruned, " if found.pruned else ""
-    return [(split, f"{pruned}{full} all heads"), (split, f"{full} all heads")]
+    full = f"{found.full.accuracy:.2%}"
+    return [f"{split} accuracy {full if len(found.heads) == 1 else f'{pruned}{full} all heads'}"]
 
 
-def _log_line(entry: EpochEntry) -> str:
-    losses = [math.nan if loss is None else loss for loss in entry.loss]
-    tested = [f"{split} accuracy {accuracy}" for split, accuracy in _accuracies(entry)[:1]]
-    loss = loss_text(sum(losses) / len(losses))
-    return ", ".join([f"loss {loss}", *tested, f"{entry.images_per_second:,.0f} images/s"])
-
-
-def loss_text(loss: float | None, digits: int = 4) -> str:
+def loss_text(loss: float | None) -> str:
     """A loss as text: only the order of magnitude if it has diverged."""
     if loss is None:
         return "nan"
-    return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.0e}"
+    return f"{loss:.4f}" if loss < 1e4 else f"{loss:.0e}"
 
 
 class Curves:
@@ -163,14 +116,10 @@ class Curves:
 
 
 class Stopwatch:
-    """Measure the parts of a run and its total, across all processes that continued it.
-
-    Attributes:
-        parts: seconds in ``prepare``, ``compile``, ``train`` and ``evaluate``. The rest of the total is spent on
-            checkpoints and the like.
-    """
+    """Measure the parts of a run and its total, across all processes that continued it."""
 
     def __init__(self) -> None:
+        # Seconds. The rest of the total is spent on checkpoints and the like.
         self.parts = dict.fromkeys(("prepare", "compile", "train", "evaluate"), 0.0)
         self._earlier = 0.0
         self._started = time.perf_counter()

@@ -26,7 +26,7 @@ from transnet.runs.records import RunSettings
 from transnet.train import device as devices
 from transnet.train.distributed import World, join, restarts
 from transnet.train.evaluate import evaluating
-from transnet.train.feed import EvalLoader, Feed
+from transnet.train.feed import Feed
 from transnet.train.objective import Objective, build_objective
 from transnet.train.optim import build_optimizer, learning_rates, preserved
 from transnet.train.progress import Stopwatch
@@ -37,27 +37,16 @@ LARGE_ON_CPU = 2e6  # parameters; the small ResNets have up to 300,000
 
 @dataclass(frozen=True)
 class Launch:
-    """What `transnet.train.trainer.train` was called with, and where it runs.
+    """What `transnet.train.trainer.train` was called with, and where it runs."""
 
-    Attributes:
-        config: the settings, with the transforms parsed.
-        run: the run's folder.
-        world: the processes of the run.
-        device: where the run computes.
-        model: a backbone of the user's own; None for the one that the settings name.
-        place: where the data is; the settings may only contain its name.
-        quiet: print nothing.
-        at_once: number of runs that share the device.
-    """
-
-    config: TrainConfig
+    config: TrainConfig  # with the transforms parsed
     run: Run
     world: World
     device: torch.device
-    model: nn.Module | None
-    place: str
+    model: nn.Module | None  # a backbone of the user's own; None for the one that the settings name
+    place: str  # where the data is; the settings may only contain its name
     quiet: bool
-    at_once: int
+    at_once: int  # runs that share the device
 
     @classmethod
     def of(
@@ -85,40 +74,20 @@ class Launch:
 
 @dataclass(frozen=True)
 class Setup(Launch):
-    """Everything that a run needs to train. None of it is replaced while it does; ``config`` has the model's name.
+    """Everything that a run needs to train. None of it is replaced while it does; ``config`` has the model's name."""
 
-    Attributes:
-        settings: the content of ``config.json``.
-        data: the images.
-        net: the network, on the device.
-        precision: ``fp32`` or ``bf16``.
-        autocast: the context manager for forward passes of the training step.
-        feed: the training images, for the step. It has no ``images`` if they are streamed.
-        eval_loader: batches for evaluation.
-        objective: the terms of the loss.
-        optimizer: for ``net``.
-        rates: the learning rate of every step of the run.
-        stopwatch: started when the setup began.
-        commit: the commit of the source code, if known.
-    """
-
-    settings: RunSettings
+    settings: RunSettings  # the content of config.json
     data: DataSet
-    net: TransNet
-    precision: str
-    autocast: devices.Autocast
+    images: dict[str, Tensor]  # the stored images of each split on the device; empty if they are streamed
+    net: TransNet  # on the device
+    precision: str  # fp32 or bf16
+    autocast: devices.Autocast  # for forward passes of the training step
     feed: Feed
-    eval_loader: EvalLoader
     objective: Objective
     optimizer: torch.optim.Optimizer
-    rates: Tensor
-    stopwatch: Stopwatch
-    commit: str | None
-
-    @property
-    def flip(self) -> bool:
-        """Whether training flips images, so that tests use flip TTA."""
-        return self.settings.data.flip
+    rates: Tensor  # the learning rate of every step of the run
+    stopwatch: Stopwatch  # started when the setup began
+    commit: str | None  # of the source code, if known
 
 
 def prepare(launch: Launch) -> Setup:
@@ -150,19 +119,24 @@ def prepare(launch: Launch) -> Setup:
     view = View.create(geometry, mean=data.mean, std=data.std, device=device)
     resident = devices.fits_on_device(data, config.storage, device)
     say(_introduction(config, settings, data, device, resident=resident), shown=shown)
-    images = data.train.resident(geometry.stored, progress=shown).to(device) if resident else None
+    images = {}
+    if resident:
+        splits = {"train": data.train, "val": data.val, "test": data.test}
+        images = {
+            name: split.resident(geometry.stored, progress=shown).to(device) for name, split in splits.items() if split
+        }
     mixes = bool(config.mixup or config.cutmix)
-    feed = Feed(images, data.train.labels, view, config.batch_size, world, device, mixes=mixes)
+    feed = Feed(images.get("train"), data.train.labels, view, config.batch_size, world, device, mixes=mixes)
     precision = devices.precision_for(device, config.precision)
     return Setup(
         **{**vars(launch), "config": config},
         settings=settings,
         data=data,
+        images=images,
         net=net,
         precision=precision,
         autocast=devices.autocast_for(precision, device),
         feed=feed,
-        eval_loader=EvalLoader(view, world, device, resident=resident, workers=config.workers, progress=shown),
         objective=build_objective(config),
         optimizer=build_optimizer(net, config, device),
         rates=learning_rates(config, feed.steps),

@@ -26,16 +26,12 @@ from transnet.train.step import Step
 
 
 class TrainState:
-    """Everything that changes while a run trains. It is saved in the run folder's ``state/``.
-
-    Attributes:
-        done: steps done in the whole run.
-        commit: the commit of the source code that began the run, if known.
-    """
+    """Everything that changes while a run trains. It is saved in the run folder's ``state/``."""
 
     def __init__(self, setup: Setup, step: Step) -> None:
         self._setup, self._step = setup, step
-        self.done, self.commit = 0, setup.commit
+        self.done = 0  # steps of the whole run
+        self.commit = setup.commit  # of the source code that began the run
         self._saved_at, self._seconds = 0.0, 0.0  # when a checkpoint was last written, and how long that lasted
 
     def is_due(self, epoch: int) -> bool:
@@ -129,8 +125,8 @@ def finished_result(launch: Launch) -> Result | None:
     before = run.settings()
     model = config.model or before.train.model if launch.model is None else CUSTOM
     found = differences(before.train, dataclasses.replace(config, model=model))
-    # Data in another place may have the same name but different content.
     place = before.train.data
+    # Data in another place may have the same name but different content.
     if not found and launch.place != place and open_together(launch).fingerprint != before.data.fingerprint:
         found = [f"`data`: {place!r} before, {launch.place!r} now, with other content or splits"]
     if found:

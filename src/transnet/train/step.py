@@ -10,7 +10,7 @@ a second shape would cost more than it saves.
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import FunctionType, MethodType
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,29 +23,22 @@ from transnet.train.objective import BatchOutputs, Objective
 from transnet.train.optim import preserved, set_learning_rate, state_tensors
 
 
-def compiler_options(*, rewrite_graph: bool = True) -> dict[str, Any]:
-    """Options for `torch.compile` that make the step faster on a GPU than the defaults do.
+def compiler_options() -> dict[str, object]:
+    """Options for `torch.compile` that make the step faster on a GPU than the defaults do."""
+    from transnet.train.inductor import RewriteGraph  # imports the compiler, which takes seconds
 
-    Args:
-        rewrite_graph: also rewrite the first convolution and batch norm, see `transnet.train.inductor`.
-    """
-    options: dict[str, Any] = {
+    return {
         "max_autotune_pointwise": True,  # try more tilings of the batch-norm kernels
         "combo_kernels": True,  # run the many small kernels together, such as the casts of the weights
         "triton.enable_pdl": True,  # set up a kernel while the one before it ends
+        "joint_custom_post_pass": RewriteGraph(),
     }
-    if rewrite_graph:
-        from transnet.train.inductor import RewriteGraph  # imports the compiler, which takes seconds
-
-        options["joint_custom_post_pass"] = RewriteGraph()
-    return options
 
 
 def clone_function(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A bound method with its own copy of the code, for `torch.compile`.
 
-    The compiler keeps its results with the code and gives up after eight versions. In a process that has trained eight
-    times, the ninth run would not be compiled.
+    The compiler keeps its results with the code and gives up after eight versions, such as those of eight runs.
     """
     bound = cast(MethodType, method)
     old = bound.__func__
@@ -55,21 +48,11 @@ def clone_function(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class Step:
-    """Train on one batch of a `Feed` per call.
-
-    Attributes:
-        losses: cross-entropy per head in each step of the epoch, (steps, m), on the device. Reading it waits for the
-            device, so read it at the end of an epoch.
-        correct: correct predictions per head in the epoch so far, (m,), likewise.
-        terms: the objective's weighted terms in each step, (steps, number of terms), likewise. It is filled only if
-            there are several.
-        graphs: the captured step for each size of a batch.
-    """
+    """Train on one batch of a `Feed` per call."""
 
     def __init__(
         self, net: TransNet, optimizer: torch.optim.Optimizer, feed: Feed, objective: Objective, rates: Tensor, *,
         classes: int, autocast: Autocast, compile: bool, capture: bool, distributed: bool = False,
-        rewrite_graph: bool = True,
     ) -> None:  # fmt: skip
         device = feed.labels.device
         m = len(net.transforms)
@@ -80,14 +63,15 @@ class Step:
         self.module = nn.parallel.DistributedDataParallel(module) if distributed else module
         self.rates = rates.to(device)
         self.done = torch.zeros(1, dtype=torch.int64, device=device)  # steps of the whole run
-        self.losses = torch.zeros(feed.steps, m, device=device)
-        self.correct = torch.zeros(m, device=device)
-        self.terms = torch.zeros(feed.steps, len(objective.terms), device=device)
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        # Of the epoch. Reading these waits for the device, so read them at its end.
+        self.losses = torch.zeros(feed.steps, m, device=device)  # cross-entropy per head in each step
+        self.correct = torch.zeros(m, device=device)  # correct predictions per head so far
+        self.terms = torch.zeros(feed.steps, len(objective.terms), device=device)  # weighted; filled only if several
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}  # the captured step for each size of a batch
         self._compiled: Callable[[int, int, float], Tensor] = self._loss
         if compile:
-            options = compiler_options(rewrite_graph=rewrite_graph)
-            self._compiled = torch.compile(clone_function(self._loss), dynamic=False, options=options)
+            cloned = clone_function(self._loss)
+            self._compiled = torch.compile(cloned, dynamic=False, options=compiler_options())  # type: ignore[arg-type]
 
     def prepare(self) -> None:
         """Compile and capture before the first step, so that no epoch's time includes it."""
@@ -105,12 +89,10 @@ class Step:
                 tensor.zero_()
 
     def __call__(self, step: int, seed: int) -> None:
-        """Do the epoch's next step.
+        """Do the epoch's next step, of number ``step``, which the counters on the device must have reached.
 
-        Args:
-            step: its number within the epoch, which the counters on the device must have reached.
-            seed: for random numbers of the network (dropout). It is set in every step, so that the state of a random
-                generator is not part of a run's state.
+        ``seed`` is for random numbers of the network (dropout). It is set in every step, so that the state of a random
+        generator is not part of a run's state.
         """
         size = self.feed.size(step)
         torch.default_generator.manual_seed(seed)

@@ -5,32 +5,23 @@ settings ─ prepare ─▶ Setup ─▶ Trainer ─▶ Step, once per batch    
                                        └▶ evaluation at the end      ─▶ model.safetensors, result.json
 """
 
-import math
 import time
-from collections.abc import Generator
-from contextlib import closing, nullcontext
+from contextlib import closing
 
 import torch
 from torch import Tensor, nn
 
 from transnet.console import say
 from transnet.data.augment import Plan, plan, seed_for
-from transnet.data.stream import stream
 from transnet.model import TransNet
 from transnet.runs import checkpoint
 from transnet.runs.config import TrainConfig
 from transnet.runs.provenance import versions
 from transnet.runs.records import Cost, EpochEntry, Result, Scores
-from transnet.train.device import Autocast, determinism, device_name, no_cudnn_benchmark
+from transnet.train.device import determinism, device_name, no_cudnn_benchmark
 from transnet.train.evaluate import count, scores, scores_with_classes
-from transnet.train.failures import (
-    TrainingError,
-    advice,
-    check_losses,
-    check_weights,
-    out_of_memory_advice,
-    warn_if_diverged,
-)
+from transnet.train.failures import check_losses, check_test_loss, check_weights, out_of_memory_advice, warn_if_diverged
+from transnet.train.feed import eval_batches
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.progress import Curves, RunProgress
 from transnet.train.setup import Launch, Setup, prepare
@@ -73,14 +64,9 @@ def train(
 
 
 class Trainer:
-    """Carry out a run that `prepare` has set up.
+    """Carry out a run that `prepare` has set up."""
 
-    Args:
-        setup: the run.
-        rewrite_graph: see `transnet.train.step.compiler_options`.
-    """
-
-    def __init__(self, setup: Setup, *, rewrite_graph: bool = True) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.setup = setup
         config, cuda, distributed = setup.config, setup.device.type == "cuda", setup.world.size > 1
         self.step = Step(
@@ -90,10 +76,9 @@ class Trainer:
             compile=config.compile and cuda,
             capture=config.cuda_graph and cuda and not distributed,
             distributed=distributed,
-            rewrite_graph=rewrite_graph,
         )  # fmt: skip
         self.state = TrainState(setup, self.step)
-        self._next_plan: tuple[int, Plan] | None = None  # of the epoch with that number
+        self._plans: dict[int, Plan] = {}  # the last one that was drawn, by its epoch
 
     def train(self) -> Result:
         """Train the epochs that are left, evaluate, and write weights and result to the run's folder."""
@@ -115,15 +100,10 @@ class Trainer:
     # --------------------------------------------------------------------------------------------------- training
 
     def _train_epochs(self) -> None:
-        """Train the epochs that are left.
-
-        Raises:
-            Stopped: if the user stopped the run; it is saved.
-        """
         setup, state, steps = self.setup, self.state, self.setup.feed.steps
         epochs, world = setup.config.epochs, setup.world
         curves = Curves(setup.run.path, setup.config.tensorboard and world.first, epochs=state.done // steps)
-        progress = RunProgress(setup.net.transforms, epochs, steps, done=state.done / steps, shown=setup.shown)
+        progress = RunProgress(epochs, steps, done=state.done / steps, shown=setup.shown)
         with Interrupt() as interrupt, progress:
             for epoch in range(state.done // steps, epochs):
                 start, first = time.perf_counter(), state.done - epoch * steps
@@ -162,12 +142,8 @@ class Trainer:
         setup, feed, world = self.setup, self.setup.feed, self.setup.world
         epoch_plan = self.plan_of(epoch)
         self.step.start(epoch_plan, first, epoch * feed.steps + first)
-        batches = None if feed.pixels is None else self._stream(epoch_plan, first)
-        with closing(batches) if batches else nullcontext():
-            for k in range(first, feed.steps):
-                if batches is not None and feed.pixels is not None:
-                    pixels = next(batches)
-                    feed.pixels[: len(pixels)].copy_(pixels, non_blocking=True)
+        with closing(feed.steps_from(first, setup.data.train, epoch_plan, workers=setup.config.workers)) as steps:
+            for k in steps:
                 self.step(k, seed_for(setup.config.seed, "step", epoch * feed.steps + k, world.rank))
                 if progress is not None:
                     progress.step(epoch, k + 1)
@@ -178,31 +154,19 @@ class Trainer:
                 if interrupt and check and world.any(interrupt.requested, setup.device):
                     return k + 1
         if self.step.capture and epoch + 1 < setup.config.epochs:
-            self.plan_ahead(epoch + 1)  # while the device is still busy
+            self.plan_of(epoch + 1)  # draw it while the device is still busy
         return feed.steps
 
     def plan_of(self, epoch: int) -> Plan:
         """The order and the augmentation of an epoch's images."""
-        if self._next_plan is not None and self._next_plan[0] == epoch:
-            return self._next_plan[1]
-        setup = self.setup
-        return plan(
-            len(setup.data.train), seed=setup.config.seed, epoch=epoch, batches=setup.feed.steps, flip=setup.flip,
-            mixup=setup.config.mixup, cutmix=setup.config.cutmix,
-        )  # fmt: skip
-
-    def plan_ahead(self, epoch: int) -> None:
-        """Draw the plan of an epoch now, for the next `plan_of`."""
-        self._next_plan = epoch, self.plan_of(epoch)
-
-    def _stream(self, epoch_plan: Plan, first: int) -> Generator[Tensor]:
-        setup = self.setup
-        parts = [setup.feed.positions(k) for k in range(first, setup.feed.steps)]
-        return stream(
-            setup.data.train, [epoch_plan.order[part] for part in parts], setup.feed.view.geometry.streamed,
-            crops=torch.cat([epoch_plan.crop[part] for part in parts]), workers=setup.config.workers,
-            pin=setup.device.type == "cuda",
-        )  # fmt: skip
+        if epoch not in self._plans:
+            setup, config = self.setup, self.setup.config
+            drawn = plan(
+                len(setup.data.train), seed=config.seed, epoch=epoch, batches=setup.feed.steps,
+                flip=setup.settings.data.flip, mixup=config.mixup, cutmix=config.cutmix,
+            )  # fmt: skip
+            self._plans = {epoch: drawn}
+        return self._plans[epoch]
 
     def _save(self, *, required: bool = True) -> None:
         try:
@@ -223,10 +187,9 @@ class Trainer:
         accuracy = world.sum(step.correct) / len(setup.data.train)
         every, found = setup.config.evaluate_every, dict[str, Scores]()
         if (every and (epoch + 1) % every == 0) or epoch + 1 == setup.config.epochs:
-            with setup.stopwatch.measure("evaluate"):
-                for name in ("val", "test") if setup.data.val is not None else ("test",):
-                    sums = self._count(setup.net, name, flip=False, autocast=setup.autocast)
-                    found[name] = scores(sums[0], setup.net.transforms)
+            with setup.stopwatch.measure("evaluate"), setup.autocast():
+                sums = {split: self._count(split)[0] for split in self._splits}
+            found = {split: scores(rows, setup.net.transforms) for split, rows in sums.items()}
         return EpochEntry(
             epoch=epoch + 1,
             step=self.state.done,
@@ -242,6 +205,19 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------------------- evaluation
 
+    @property
+    def _splits(self) -> tuple[str, ...]:
+        return ("test",) if self.setup.data.val is None else ("test", "val")
+
+    def _count(self, split: str, *, flip: bool = False, net: TransNet | None = None) -> Tensor:
+        """The result of `count` for a split, over all processes."""
+        setup, data = self.setup, self.setup.data
+        batches = eval_batches(
+            getattr(data, split), setup.images.get(split), setup.feed.view, setup.world, setup.config.workers
+        )
+        with no_cudnn_benchmark():
+            return setup.world.sum(count(net or setup.net, batches, len(data.classes), flip=flip))
+
     def _evaluate_or_stop(self) -> Result:
         """Evaluate; if the user stops it, keep the run as it is after its last epoch."""
         try:
@@ -256,23 +232,19 @@ class Trainer:
     def _evaluate(self) -> Result:
         """Measure the network without autocast. (torch still rounds a GPU's convolutions to TF32.)"""
         setup, net, data, names = self.setup, self.setup.net, self.setup.data, self.setup.net.transforms
+        flip = setup.settings.data.flip
         warn_if_diverged(setup, self.step.losses)
         say("evaluating on the test and training set", shown=setup.shown)
+        train = ratio = None
         with setup.stopwatch.measure("evaluate"):
-            splits = ("test", "val") if data.val is not None else ("test",)
-            sums = {split: self._count(net, split, flip=setup.flip) for split in splits}
-            train = None
+            sums = {split: self._count(split, flip=flip) for split in self._splits}
             if "r0" in names:
-                train = scores(self._count(net.keep("r0"), "train", flip=False)[0], ("r0",)).pruned
+                train = scores(self._count("train", net=net.keep("r0"))[0], ("r0",)).pruned
         n_train = torch.bincount(data.train.labels, minlength=len(data.classes)).tolist()
         plain = {split: scores_with_classes(found[0], names, data.classes, n_train) for split, found in sums.items()}
-        flipped = {split: scores(found[1], names, passes=2) for split, found in sums.items() if setup.flip}
+        flipped = {split: scores(found[1], names, passes=2) for split, found in sums.items() if flip}
         test = plain["test"]
-        if test.full.loss is not None and not math.isfinite(test.full.loss):
-            raise TrainingError(
-                f"the loss on the test set is {test.full.loss}, though it was finite in training; {advice(setup.run)}"
-            )
-        ratio = None
+        check_test_loss(setup, test.full.loss)
         if test.pruned and test.pruned.loss is not None and train and train.loss:
             ratio = test.pruned.loss / train.loss
         images, parts = len(data.train) * setup.config.epochs, setup.stopwatch.parts
@@ -303,12 +275,3 @@ class Trainer:
             at_once=setup.at_once,
             precision=setup.precision,
         )
-
-    def _count(self, net: TransNet, name: str, *, flip: bool, autocast: Autocast = nullcontext) -> Tensor:
-        """The result of `count` for the split of that name, over all processes."""
-        data, setup = self.setup.data, self.setup
-        split = {"test": data.test, "val": data.val, "train": data.train}[name]
-        assert split is not None
-        batches = setup.eval_loader.batches(name, split, setup.feed.images if name == "train" else None)
-        with no_cudnn_benchmark(), autocast():
-            return setup.world.sum(count(net, batches, len(data.classes), flip=flip))

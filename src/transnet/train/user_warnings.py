@@ -9,19 +9,18 @@ from transnet.console import counted, printable
 from transnet.data import DataSet
 from transnet.runs.config import TrainConfig
 
-IMBALANCE = 3  # images of the largest class per image of the smallest, above which there is a note
-_USUAL_SIDE = 224  # of the images that torchvision's models are made for
+_IMBALANCE = 3  # images of the largest class per image of the smallest, above which there is a note
 
 
 def setup_warnings(config: TrainConfig, data: DataSet, *, flip: bool) -> list[str]:
-    """Return warnings about settings that do not suit the data or each other; ``flip``: training flips images."""
+    """Return warnings about settings that do not suit the data or each other. ``flip``: training flips images."""
     found = transform_warnings(config.names, flip=flip)
     if config.batch_size > len(data.train):
         found.append(f"note: `batch_size` {config.batch_size} is more than all training images: an epoch is one step")
     if config.pretrained and config.lr == TrainConfig.for_data(config.data, config.out, recipe=config.recipe).lr:
         found.append(
-            f"note: `lr` {config.lr:g} is the recipe's, for training from scratch; pretrained weights usually need a "
-            "lower one, such as `lr` 0.01"
+            f"note: `lr` {config.lr:g} is the recipe's, for training from scratch; pretrained weights usually need "
+            "less, such as `lr` 0.01"
         )
     side = _made_for(config.model or "")
     if side and data.image_size <= side / 2:
@@ -37,13 +36,12 @@ def setup_warnings(config: TrainConfig, data: DataSet, *, flip: bool) -> list[st
 
 
 def transform_warnings(names: tuple[str, ...], *, flip: bool) -> list[str]:
-    """Return warnings about the chosen transforms; ``flip``: training flips images."""
+    """Return warnings about the chosen transforms. ``flip``: training flips images."""
     found = []
     if "r0" not in names:
         found.append(
-            "warning: there is no identity head r0, so the network cannot be pruned to one pass of the untransformed "
-            "image: any other head needs its transform folded into the weights (`transnet prune` with `head`), or "
-            "transformed images"
+            "warning: there is no identity head r0, so the network can only be pruned to one pass of the untransformed "
+            "image with a transform folded into its weights (`transnet prune` with `head`)"
         )
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     found += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
@@ -55,9 +53,9 @@ def transform_warnings(names: tuple[str, ...], *, flip: bool) -> list[str]:
 
 
 def imbalance_notes(classes: Sequence[str], n_train: Sequence[int]) -> list[str]:
-    """Return a note if a class has more than three times the training images, ``n_train``, of another."""
+    """Return a note if a class has more than three times the training images of another."""
     few, many = min(n_train), max(n_train)
-    if many <= IMBALANCE * few:
+    if many <= _IMBALANCE * few:
         return []
     smallest, largest = (printable(classes[list(n_train).index(n)]) for n in (few, many))
     return [
@@ -69,10 +67,8 @@ def imbalance_notes(classes: Sequence[str], n_train: Sequence[int]) -> list[str]
 def _made_for(model: str) -> int | None:
     """The side of the images that a library's model was made for; None for ours, which take any."""
     library, _, name = model.partition(":")
-    if library == "torchvision":
-        return _USUAL_SIDE
     if library != "timm":
-        return None
+        return 224 if library == "torchvision" else None
     import timm
 
     config = timm.get_pretrained_cfg(name)

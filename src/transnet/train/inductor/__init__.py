@@ -1,7 +1,7 @@
 """Rewrite a compiled training step for a GPU, before forward and backward are separated.
 
 This changes the first convolution (`stem_im2col`) and batch norm (`fuse_batchnorm`). It uses private parts of the
-compiler, and nothing else in the package does. `transnet.train.step.compiler_options` switches it on and off.
+compiler, and nothing else in the package does. `transnet.train.step.compiler_options` switches it on.
 """
 
 import torch
@@ -9,25 +9,19 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 from transnet.train.inductor import fuse_batchnorm, graph_edit, stem_im2col
-from transnet.train.inductor.graph_edit import calls_of
 
 
 class RewriteGraph(CustomGraphPass):
-    """Use it as `torch.compile(…, options={"joint_custom_post_pass": RewriteGraph()})`.
+    """Use it as `torch.compile(…, options={"joint_custom_post_pass": RewriteGraph()})`."""
 
-    Attributes:
-        convolutions: number of convolutions rewritten in the last graph.
-        norms: number of batch norms.
-    """
-
-    convolutions = norms = 0
+    convolutions = norms = 0  # numbers of nodes that were rewritten in the last graph
 
     def __call__(self, graph: fx.Graph) -> None:
         """Rewrite a joint graph in place."""
-        convolution = torch.ops.aten.convolution.default
-        rounded = torch.ops.prims.convert_element_type.default
-        self.convolutions = sum(map(stem_im2col.rewrite_convolution, calls_of(graph, convolution)))
-        self.norms = sum(map(fuse_batchnorm.rewrite_batchnorm, calls_of(graph, rounded)))
+        convolutions = graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+        self.convolutions = sum(map(stem_im2col.rewrite_convolution, list(convolutions)))
+        rounded = graph.find_nodes(op="call_function", target=torch.ops.prims.convert_element_type.default)
+        self.norms = sum(map(fuse_batchnorm.rewrite_batchnorm, list(rounded)))
         graph.eliminate_dead_code()
         graph.lint()
 

@@ -1,16 +1,13 @@
 """Batch norm in a compiled step as one product and one sum per value, for a GPU.
 
-A step in mixed precision is limited by memory: besides convolutions, it mostly reads and writes the activations around
-batch norm. The compiler misses two optimisations there.
-
-It normalises each value, two bytes, with four numbers of its channel, sixteen bytes. Two numbers per channel suffice:
+A step in mixed precision is limited by memory, mostly by the activations around batch norm. The compiler misses two
+optimisations there. It normalises each value, two bytes, with four numbers of its channel, sixteen bytes. Two suffice:
 
     pre = (x − mean) · rstd · weight + bias   ─▶   pre = x · scale + shift
 
-The gradient of ReLU needs the sign of its result y. The compiler reads all of y for that, twice: for the sums in batch
-norm's gradient, and for the gradient itself. But it reads the convolution's output x there anyway, and y is positive
-if x · scale + shift is. This is done only if y goes into one convolution and nowhere else. If gradients meet, as at a
-residual connection, they are added and masked in one kernel, which writes the sum.
+The gradient of ReLU needs the sign of its result y. The compiler reads all of y for that, twice. But it reads the
+convolution's output x there anyway, and y is positive if x · scale + shift is. This is done only if y goes into one
+convolution and nowhere else. If gradients meet, as at a residual connection, one kernel adds, masks and writes them.
 
 The changed order of operations in float32 matters far less than the rounding to bfloat16, and rounding keeps the sign.
 In full precision nothing is changed.

@@ -1,16 +1,11 @@
-"""Replace a node of a compiled step's graph by the graph of a function."""
+"""Insert the graph of a function into the graph of a compiled step."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from torch import fx
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
-
-
-def calls_of(graph: fx.Graph, target: Any) -> list[fx.Node]:
-    """The nodes that call ``target``."""
-    return list(graph.find_nodes(op="call_function", target=target))
 
 
 def insert_before(at: fx.Node, function: Callable[..., Any], *args: Any) -> list[fx.Node]:
@@ -26,17 +21,6 @@ def insert_before(at: fx.Node, function: Callable[..., Any], *args: Any) -> list
             if node not in copies:
                 copies[node] = at.graph.node_copy(node, copies.__getitem__)
                 # Keep the replaced node's records of its pass and its origin.
-                copies[node].meta = {
-                    **at.meta,
-                    **{key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta},
-                }
+                own = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
+                copies[node].meta = {**at.meta, **own}
     raise AssertionError("a graph without an output")
-
-
-def replace_items(node: fx.Node, items: dict[int, fx.Node]) -> None:
-    """Replace items of the tuple that a node returns, and remove the node from the graph."""
-    for user in list(node.users):
-        if (found := items.get(cast(int, user.args[1]))) is not None:
-            user.replace_all_uses_with(found)
-        node.graph.erase_node(user)
-    node.graph.erase_node(node)

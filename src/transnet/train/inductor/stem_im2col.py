@@ -1,9 +1,8 @@
 """The first convolution of a compiled step as a product of columns, for a GPU.
 
 Images have three channels, but cuDNN's kernels need eight or more: it pads the images, and mostly multiplies zeros.
-Here the neighbourhoods are first arranged as columns of 3 · 3 · 3 = 27 values, all of which are used, and the
-convolution becomes one of 1×1. This is done only if the images need no gradient, and if the columns are no larger than
-the convolution's output.
+Here the neighbourhoods are first arranged as columns of 3 · 3 · 3 = 27 values, and the convolution becomes one of 1×1.
+This is done only if the images need no gradient, and if the columns are no larger than the convolution's output.
 """
 
 from typing import Any
@@ -12,17 +11,14 @@ import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from transnet.train.inductor.graph_edit import calls_of, insert_before, replace_items
+from transnet.train.inductor.graph_edit import insert_before
 
 _aten = torch.ops.aten
 _LANES = 8  # 16-bit values in the 16 bytes that a GPU reads at once; columns are padded to a multiple of it
 
 
 def columns(x: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
-    """Each output pixel's neighbourhood in ``x`` (B, C, H, W) as channels (B, L, H', W'), ordered y, x, channel.
-
-    L is padded to whole lanes with zeros.
-    """
+    """Each output pixel's neighbourhood in ``x`` (B, C, H, W) as channels (B, L, H', W'), ordered y, x, channel."""
     x = _aten.constant_pad_nd(x, [padding[1], padding[1], padding[0], padding[0]])
     x = x.permute(0, 2, 3, 1).contiguous()
     images, height, width, channels = x.shape
@@ -41,7 +37,7 @@ def kernel_of_columns(weight: Tensor) -> Tensor:
     return flat.reshape(*flat.shape, 1, 1)
 
 
-def kernel_from_columns(flat: Tensor, shape: list[int]) -> Tensor:
+def _kernel_gradient(flat: Tensor, shape: list[int]) -> Tensor:
     """The gradient with respect to `kernel_of_columns`' result, as one for a kernel of ``shape``."""
     _, channels, height, width = shape
     used = flat.flatten(1)[:, : channels * height * width]
@@ -66,11 +62,8 @@ def rewrite_convolution(node: fx.Node) -> bool:
         return False
     if not any(padding) and before.storage_offset():  # a view, beyond which the columns would read
         return False
-    calls = [
-        call
-        for call in calls_of(node.graph, _aten.convolution_backward.default)
-        if call.args[1:3] == (x, weight) and call.args[4:10] == args[3:]
-    ]
+    gradients = node.graph.find_nodes(op="call_function", target=_aten.convolution_backward.default)
+    calls = [call for call in gradients if call.args[1:3] == (x, weight) and call.args[4:10] == args[3:]]
     if any(call.args[-1] != [False, True, False] for call in calls):
         return False
     rest = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
@@ -85,9 +78,13 @@ def rewrite_convolution(node: fx.Node) -> bool:
 
     def gradient(dy: Tensor, arranged: Tensor, flat: Tensor) -> tuple[Tensor]:
         result = _aten.convolution_backward(dy, arranged, flat, None, *rest, [False, True, False])[1]
-        return (kernel_from_columns(result, shape),)
+        return (_kernel_gradient(result, shape),)
 
     for call in calls:
-        # Only the kernel's gradient is needed, of the tuple (images, kernel, bias).
-        replace_items(call, {1: insert_before(call, gradient, call.args[0], arranged, flat)[0]})
+        (new,) = insert_before(call, gradient, call.args[0], arranged, flat)
+        for item in list(call.users):  # of the tuple (images, kernel, bias), only the kernel's gradient is used
+            if item.args[1] == 1:
+                item.replace_all_uses_with(new)
+            node.graph.erase_node(item)
+        node.graph.erase_node(call)
     return True

@@ -27,7 +27,7 @@ def test_the_settings_choose_the_terms_and_their_weights() -> None:
     )
     objective = build_objective(config)
     assert objective.names == ("cross_entropy", "invariance", "distillation")
-    assert not objective.needs_across
+    assert not any(term.needs_across for term in objective.terms)
     expected = [
         heads_loss(logits, y, label_smoothing=0.1), 3 * invariance_penalty(net), 0.5 * distillation_loss(logits, 1),
     ]  # fmt: skip
@@ -72,7 +72,7 @@ def test_joint_labels_of_weight_one_are_one_softmax_over_all_pairs_of_class_and_
     outputs = BatchOutputs(net, across.diagonal(dim1=1, dim2=2).mT, across)
     config = TrainConfig(data="digits", out="x", transforms="r0,r1,r2", label_augmentation=1.0)
     objective = build_objective(config)
-    assert objective.needs_across
+    assert objective.terms[1].needs_across
     # One linear layer of K·m outputs, ordered by head.
     copies = torch.cat([torch.rot90(x, k, (-2, -1)) for k in range(3)])
     weight = torch.cat([head.weight for head in net.heads])

@@ -38,7 +38,8 @@ def test_the_live_line_has_bar_epoch_and_time_left_first_and_fits_80_columns(mon
         monkeypatch.setenv(name, value)
     reader, writer = pty.openpty()
     with os.fdopen(writer, "w") as terminal, redirect_stderr(terminal):
-        with RunProgress(60, 5, shown=True) as shown:
+        shown = RunProgress(60, 5, shown=True)
+        with shown.bar:
             shown.epoch(entry(3))
             shown.bar.refresh()
         read = b""
@@ -60,10 +61,10 @@ def test_a_log_has_a_line_after_the_first_epoch_then_now_and_then_and_for_the_la
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    with RunProgress(12, 5, done=1.5, shown=True) as shown:
-        for epoch in range(2, 13):
-            clock[0] += 5 if epoch == 2 else 10
-            shown.epoch(entry(epoch))
+    shown = RunProgress(12, 5, done=1.5, shown=True)
+    for epoch in range(2, 13):
+        clock[0] += 5 if epoch == 2 else 10
+        shown.epoch(entry(epoch))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == (
         "epoch 2 of 12: loss 0.2500, test accuracy 97.00% pruned, 98.00% all heads, 4,215 images/s, 0:01:40 left"
@@ -84,8 +85,7 @@ def test_a_log_has_a_line_after_the_first_epoch_then_now_and_then_and_for_the_la
 def test_a_line_has_the_accuracy_of_each_classifier_once(
     capsys: pytest.CaptureFixture[str], names: tuple[str, ...], tested: bool, accuracy: str
 ) -> None:
-    with RunProgress(1, 5, shown=True) as shown:
-        shown.epoch(entry(1, names, tested=tested))
+    RunProgress(1, 5, shown=True).epoch(entry(1, names, tested=tested))
     expected = f"epoch 1 of 1: loss 0.2500, {accuracy}4,215 images/s, 0:00:00 left\n"
     assert capsys.readouterr().err == expected
 

@@ -17,12 +17,7 @@ from transnet.train.distributed import World
 Autocast = Callable[[], AbstractContextManager[Any]]
 
 # Messages of errors that are not a `torch.OutOfMemoryError`.
-_OUT_OF_MEMORY = (
-    "DefaultCPUAllocator: can't allocate",
-    "CUDA error: out of memory",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-)
+_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate|CUDA error: out of memory|CU(DNN|BLAS)_STATUS_ALLOC_FAILED"
 
 
 def find_device(name: str, world: World) -> torch.device:
@@ -84,7 +79,7 @@ def no_cudnn_benchmark() -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the cause of an error is that a device or the machine is out of memory."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or re.search(_OUT_OF_MEMORY, str(error)):
         return True
     # A failed capture of a CUDA graph has its cause as context only.
     return error.__context__ is not None and is_out_of_memory(error.__context__)

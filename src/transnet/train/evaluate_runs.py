@@ -89,20 +89,16 @@ def evaluate_runs(
         if len(Run(path).settings().train.names) == 1:
             raise ConfigError(f"{path} has one head, so there is nothing to exit early; leave it out", field="anytime")
     if save_predictions and (data or split != "test"):
-        problem = "predictions are those of the run's own test split; leave `data` and `split` out"
-        raise ConfigError(problem, field="save_predictions")
+        raise ConfigError("only for the run's own test split; leave `data` and `split` out", field="save_predictions")
     runs = {str(path): collect(path, data=data, split=split, device=device) for path in paths}
     results = {}
     for path, run in runs.items():
         if save_predictions:
             _write_predictions(path, run)
-        views = [scores_of_logits(view, run.labels, run.transforms, passes=i) for i, view in enumerate(run.views, 1)]
-        results[path] = Evaluation(
-            plain=views[0],
-            flip=views[1] if len(views) > 1 else None,
-            classes=class_scores(run.classifier, run.labels, run.classes, run.n_train),
-            early_exit=_early_exit(path, run, data, split, device) if early_exit else None,
-        )
+        found = [scores_of_logits(view, run.labels, run.transforms, passes=i) for i, view in enumerate(run.views, 1)]
+        classes = class_scores(run.classifier, run.labels, run.classes, run.n_train)
+        exits = _early_exit(path, run, data, split, device) if early_exit else None
+        results[path] = Evaluation(found[0], found[1] if len(found) > 1 else None, classes, exits)
     if len(runs) > 1 and len({run.fingerprint for run in runs.values()}) == 1:  # else their test images differ
         results["ensemble"] = _ensemble(list(runs.values()))
     return results
@@ -114,23 +110,16 @@ def _ensemble(runs: Sequence[Outputs]) -> Evaluation:
     members = [run.classifier if pruned else run.views[0].mean(1) for run in runs]
     views = zip(*(run.views for run in runs), strict=False)  # flip TTA only if all have it
     found = [ensemble_scores(view, labels, transforms, passes=i) for i, view in enumerate(views, 1)]
-    return Evaluation(
-        plain=found[0],
-        flip=found[1] if len(found) > 1 else None,
-        classes=class_scores(torch.stack(members).mean(0), labels, runs[0].classes),
-    )
+    classes = class_scores(torch.stack(members).mean(0), labels, runs[0].classes)
+    return Evaluation(found[0], found[1] if len(found) > 1 else None, classes)
 
 
 def _early_exit(path: str, run: Outputs, data: str | None, split: SplitName, device: str) -> EarlyExit:
     """Early exit of a run. Its validation split chooses the thresholds, if it has one."""
     separate = data is None and split == "test" and Run(path).settings().train.val_fraction > 0
     other = collect(path, split="val", device=device) if separate else run
-    return EarlyExit(
-        judged_by=split,
-        chosen_on="val" if separate else split,
-        points=tradeoff(run.views[0], run.labels, (other.views[0], other.labels)),
-        curve=curve(run.views[0], run.labels),
-    )
+    points = tradeoff(run.views[0], run.labels, (other.views[0], other.labels))
+    return EarlyExit(split, "val" if separate else split, points, curve(run.views[0], run.labels))
 
 
 def collect(

@@ -15,12 +15,8 @@ from transnet.train.distributed import World
 class Feed:
     """Give the step its batches: from all images on the device, or from a buffer that is filled from a stream.
 
-    Args:
-        images: uint8 (N, H, W, C) on the device; None to stream them.
-        labels: int64 (N,).
-        view: geometry and channel statistics.
-        batch: images per step, over all processes. Each process fetches its share.
-        mixes: whether batches are mixed (mixup, CutMix).
+    ``images`` are uint8 (N, H, W, C) on the device, or None to stream them. ``batch`` images per step are divided among
+    the processes. ``mixes``: mixup or CutMix mixes them.
     """
 
     def __init__(
@@ -50,10 +46,7 @@ class Feed:
         self.index.fill_(step)
 
     def steps_from(self, first: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:
-        """The epoch's remaining steps, each as soon as its images can be fetched. Close it if you stop before the end.
-
-        If images are streamed, ``workers`` processes decode those of ``split``.
-        """
+        """The epoch's steps from ``first``, each as soon as its images can be fetched. Close it if you stop earlier."""
         steps = range(first, self.steps)
         if self.pixels is None:
             yield from steps

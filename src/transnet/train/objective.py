@@ -1,7 +1,6 @@
-"""The training objective: a sum of weighted terms.
+"""The training objective: a sum of weighted terms, functions of the network's outputs for one batch and the targets.
 
-A term is a function of the network's outputs for one batch and of the targets. To add one, write the function and
-append it in `build_objective`; the step, the trainer and the logs know only names and values.
+To add a term, write the function and append it in `build_objective`. The rest knows only names and values.
 """
 
 from collections.abc import Callable
@@ -50,11 +49,6 @@ class Objective:
     def names(self) -> tuple[str, ...]:
         """The names of the terms."""
         return tuple(term.name for term in self.terms)
-
-    @property
-    def needs_across(self) -> bool:
-        """Whether a term needs every head on every copy."""
-        return any(term.needs_across for term in self.terms)
 
 
 def joint_label(outputs: BatchOutputs, _y: Tensor) -> Tensor:

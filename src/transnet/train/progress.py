@@ -19,25 +19,16 @@ _LOG_EVERY = 30  # minimum seconds between two lines of a log
 
 
 class RunProgress:
-    """Progress display for one run, as a context manager: a live line in a terminal, otherwise an occasional line.
-
-    ``done`` epochs, the last one perhaps in part, were trained by earlier processes.
-    """
+    """Progress display for one run: a live line in a terminal while ``bar`` is open, otherwise an occasional line."""
 
     def __init__(self, epochs: int, steps: int, *, done: float = 0.0, shown: bool) -> None:
-        self.epochs, self.steps, self.done = epochs, steps, done
+        self.epochs, self.steps = epochs, steps
+        self.done = done  # epochs of earlier processes, the last one perhaps in part
         rest = TextColumn("{task.fields[summary]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
         self.bar = progress_bar(rest, shown=shown)
         self._logs = shown and not sys.stderr.isatty()
         self._task = self.bar.add_task("epoch", total=epochs, completed=int(done), summary="")
         self._started, self._last = time.monotonic(), -math.inf
-
-    def __enter__(self) -> "RunProgress":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
 
     def step(self, epoch: int, step: int) -> None:
         """Update the display after a step; this does not wait for the device."""
@@ -79,10 +70,7 @@ def loss_text(loss: float | None) -> str:
 
 
 class Curves:
-    """Write a run's epochs to ``tensorboard/`` in its folder, if ``enabled`` and if TensorBoard is installed.
-
-    Those after the first ``epochs`` are written again, because a resumed run repeats them.
-    """
+    """Write a run's epochs to ``tensorboard/`` in its folder, if ``enabled`` and if TensorBoard is installed."""
 
     def __init__(self, folder: Path, enabled: bool, *, epochs: int) -> None:
         self._writer: Any = None
@@ -91,19 +79,20 @@ class Curves:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 return
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epochs + 1 if epochs else None)
+            purge = epochs + 1 if epochs else None  # a resumed run repeats the epochs after these
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
     def add(self, entry: EpochEntry) -> None:
         """Add an epoch."""
         if self._writer is None:
             return
         values: dict[str, float | None] = {"lr": entry.lr, "images_per_second": entry.images_per_second}
-        for i, (loss, accuracy) in enumerate(zip(entry.loss, entry.accuracy, strict=True)):
-            values |= {f"train/loss/head{i}": loss, f"train/accuracy/head{i}": accuracy}
+        values |= {f"train/loss/head{i}": loss for i, loss in enumerate(entry.loss)}
+        values |= {f"train/accuracy/head{i}": accuracy for i, accuracy in enumerate(entry.accuracy)}
         values |= {f"train/terms/{name}": value for name, value in entry.terms.items()}
         for split, found in (("val", entry.val), ("test", entry.test)):
-            for kind, score in (("pruned", found.pruned), ("full", found.full)) if found else ():
-                if score:
+            for kind in ("pruned", "full"):
+                if score := getattr(found, kind, None):
                     values |= {f"{split}/accuracy/{kind}": score.accuracy, f"{split}/loss/{kind}": score.loss}
         for name, value in values.items():
             if value is not None:
@@ -121,18 +110,12 @@ class Stopwatch:
     def __init__(self) -> None:
         # Seconds. The rest of the total is spent on checkpoints and the like.
         self.parts = dict.fromkeys(("prepare", "compile", "train", "evaluate"), 0.0)
-        self._earlier = 0.0
-        self._started = time.perf_counter()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds spent in this process."""
-        return time.perf_counter() - self._started
+        self.started, self._earlier = time.perf_counter(), 0.0
 
     @property
     def total(self) -> float:
         """Seconds spent in this process, plus those of earlier processes up to their last checkpoint."""
-        return self._earlier + self.elapsed
+        return self._earlier + time.perf_counter() - self.started
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:

@@ -47,6 +47,7 @@ class Launch:
     place: str  # where the data is; the settings may only contain its name
     quiet: bool
     at_once: int  # runs that share the device
+    objective: Objective  # the terms of the loss
 
     @classmethod
     def of(
@@ -54,8 +55,7 @@ class Launch:
         at_once: int = 1,
     ) -> "Launch":  # fmt: skip
         """Find the device and the other processes, and check what can be checked before anything is read."""
-        names = d4.parse(config.transforms)
-        place = data or config.data
+        names, place = d4.parse(config.transforms), data or config.data
         check_outside(config.out, place)
         if config.out != config.out.encode(errors="replace").decode():  # safetensors could not write there
             raise ConfigError(f"the name of {config.out!r} is not UTF-8; give another folder", field="out")
@@ -63,8 +63,7 @@ class Launch:
         device = devices.find_device(config.device, world)
         resume = world.any(config.resume or restarts() > 0, device)  # not every node counts a restart
         config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
-        build_objective(config)
-        return cls(config, Run(config.out), world, device, model, place, quiet, at_once)
+        return cls(config, Run(config.out), world, device, model, place, quiet, at_once, build_objective(config))
 
     @property
     def shown(self) -> bool:
@@ -83,7 +82,6 @@ class Setup(Launch):
     precision: str  # fp32 or bf16
     autocast: devices.Autocast  # for forward passes of the training step
     feed: Feed
-    objective: Objective
     optimizer: torch.optim.Optimizer
     rates: Tensor  # the learning rate of every step of the run
     stopwatch: Stopwatch  # started when the setup began
@@ -119,12 +117,9 @@ def prepare(launch: Launch) -> Setup:
     view = View.create(geometry, mean=data.mean, std=data.std, device=device)
     resident = devices.fits_on_device(data, config.storage, device)
     say(_introduction(config, settings, data, device, resident=resident), shown=shown)
-    images = {}
-    if resident:
-        splits = {"train": data.train, "val": data.val, "test": data.test}
-        images = {
-            name: split.resident(geometry.stored, progress=shown).to(device) for name, split in splits.items() if split
-        }
+    splits = {"train": data.train, "val": data.val, "test": data.test} if resident else {}
+    stored = {part: split.resident(geometry.stored, progress=shown) for part, split in splits.items() if split}
+    images = {part: pixels.to(device) for part, pixels in stored.items()}
     mixes = bool(config.mixup or config.cutmix)
     feed = Feed(images.get("train"), data.train.labels, view, config.batch_size, world, device, mixes=mixes)
     precision = devices.precision_for(device, config.precision)
@@ -137,7 +132,6 @@ def prepare(launch: Launch) -> Setup:
         precision=precision,
         autocast=devices.autocast_for(precision, device),
         feed=feed,
-        objective=build_objective(config),
         optimizer=build_optimizer(net, config, device),
         rates=learning_rates(config, feed.steps),
         stopwatch=stopwatch,
@@ -152,21 +146,15 @@ def open_together(launch: Launch) -> DataSet:
         DataError: if the processes do not see the same images.
     """
     config, world = launch.config, launch.world
-
-    def opened() -> DataSet:
-        return open_data(
-            launch.place, image_size=config.image_size,
-            val_fraction=config.val_fraction, train_fraction=config.train_fraction,
-            on_bad_image=config.on_bad_image, label_column=config.label_column, progress=launch.shown,
-        )  # fmt: skip
-
-    if world.size == 1:
-        return opened()
-    if world.first:
-        data = opened()
-    world.barrier()
     if not world.first:
-        data = opened()
+        world.barrier()
+    data = open_data(
+        launch.place, image_size=config.image_size, val_fraction=config.val_fraction,
+        train_fraction=config.train_fraction, on_bad_image=config.on_bad_image, label_column=config.label_column,
+        progress=launch.shown,
+    )  # fmt: skip
+    if world.first:
+        world.barrier()
     own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=launch.device)
     first = own.clone()
     world.broadcast([first])
@@ -176,7 +164,7 @@ def open_together(launch: Launch) -> DataSet:
 
 
 def check_outside(out: str, data: str) -> None:
-    """Raise if a run's folder is inside the data: the next reader of a folder of classes would take it for a class."""
+    """Raise if a run's folder is inside the data, where it would be taken for a class the next time."""
     folder = os.path.expanduser(data)
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
     if inside and data not in NAMES:
@@ -208,19 +196,14 @@ def _build_network(launch: Launch, name: str, data: DataSet) -> TransNet:
     if config.invariance_weight and not kernels(net.backbone):
         which = name if launch.model is None else type(model).__name__
         raise ConfigError(f"{which} has no square kernels larger than 1×1; leave it out", field="invariance_weight")
-    _try_smallest_batch(net, config.batch_size, data, launch.world)
-    return net
-
-
-def _try_smallest_batch(net: TransNet, batch: int, data: DataSet, world: World) -> None:
-    """Raise if the last step of an epoch leaves a process a single image that the network cannot train on."""
-    left = len(data.train) % batch
+    # The last step of an epoch may leave a process a single image, which batch norm cannot always train on.
+    batch, left = config.batch_size, len(data.train) % config.batch_size
     norms = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules())
-    if not norms or not 0 < (left or batch) < 2 * world.size:
-        return
-    problem = f"leaves {left} for the last step; change it" if left else "is too small; take more"
-    with preserved(net.buffers()):
-        _try_forward(net, 1, data, "batch_size", f"{batch} {problem}")
+    if norms and (left or batch) < 2 * launch.world.size:
+        problem = f"leaves {left} for the last step; change it" if left else "is too small; take more"
+        with preserved(net.buffers()):
+            _try_forward(net, 1, data, "batch_size", f"{batch} {problem}")
+    return net
 
 
 def _try_forward(net: TransNet, n: int, data: DataSet, field: str, problem: str) -> None:
@@ -239,20 +222,17 @@ def _try_forward(net: TransNet, n: int, data: DataSet, field: str, problem: str)
 def _introduction(
     config: TrainConfig, settings: RunSettings, data: DataSet, device: torch.device, *, resident: bool
 ) -> str:
-    in_memory = "in memory" if device.type == "cpu" else "on the device"
+    about = settings.data
     val = f", {len(data.val):,} for validation" if data.val else ""
-    parts = [
-        f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test",
-        f"{len(data.classes)} classes",
-        f"{'' if data.square else 'cropped to '}{data.image_size}×{data.image_size}",
-        in_memory if resident else f"streamed by {counted(config.workers, 'worker')}",
-        (f"padded by {settings.data.pad} and " if settings.data.pad else "")
-        + ("flipped horizontally" if settings.data.flip else "not flipped"),
-    ]
-    if data.skipped:
-        parts.append(f"{counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})")
+    crop = "" if data.square else "cropped to "
+    place = "in memory" if device.type == "cpu" else "on the device"
+    place = place if resident else f"streamed by {counted(config.workers, 'worker')}"
+    pad = f"padded by {about.pad} and " if about.pad else ""
+    flip = "flipped horizontally" if about.flip else "not flipped"
+    bad = f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})" if data.skipped else ""
     return (
-        f"{', '.join(parts)}\n"
+        f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
+        f"{len(data.classes)} classes, {crop}{data.image_size}×{data.image_size}, {place}, {pad}{flip}{bad}\n"
         f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
         f"of batch {config.batch_size}, seed {config.seed}, on {devices.device_name(device)}"
     )

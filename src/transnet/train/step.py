@@ -58,7 +58,7 @@ class Step:
         m = len(net.transforms)
         self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
         self.classes, self.autocast, self.capture = classes, autocast, capture
-        self.needs_across = objective.needs_across
+        self.needs_across = any(term.needs_across for term in objective.terms)
         module = _Across(net) if self.needs_across else net
         self.module = nn.parallel.DistributedDataParallel(module) if distributed else module
         self.rates = rates.to(device)

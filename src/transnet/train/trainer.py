@@ -84,7 +84,7 @@ class Trainer:
         """Train the epochs that are left, evaluate, and write weights and result to the run's folder."""
         setup, stopwatch = self.setup, self.setup.stopwatch
         self.state.restore()
-        stopwatch.parts["prepare"] += stopwatch.elapsed
+        stopwatch.parts["prepare"] += time.perf_counter() - stopwatch.started
         shown = setup.shown and setup.device.type == "cuda"
         say("preparing the training step: seconds, or minutes for a network of many layers", shown=shown)
         with stopwatch.measure("compile"):
@@ -97,14 +97,12 @@ class Trainer:
         setup.world.barrier()
         return result
 
-    # --------------------------------------------------------------------------------------------------- training
-
     def _train_epochs(self) -> None:
         setup, state, steps = self.setup, self.state, self.setup.feed.steps
         epochs, world = setup.config.epochs, setup.world
         curves = Curves(setup.run.path, setup.config.tensorboard and world.first, epochs=state.done // steps)
         progress = RunProgress(epochs, steps, done=state.done / steps, shown=setup.shown)
-        with Interrupt() as interrupt, progress:
+        with Interrupt() as interrupt, progress.bar:
             for epoch in range(state.done // steps, epochs):
                 start, first = time.perf_counter(), state.done - epoch * steps
                 reached = self.train_epoch(epoch, first, progress, interrupt)
@@ -202,8 +200,6 @@ class Trainer:
             val=found.get("val"),
             test=found.get("test"),
         )
-
-    # -------------------------------------------------------------------------------------------------- evaluation
 
     @property
     def _splits(self) -> tuple[str, ...]:

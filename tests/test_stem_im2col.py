@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from graphs import Graphs, images, run
 from transnet import TransNet, backbones
-from transnet.train.inductor import RewriteGraph
-from transnet.train.inductor.stem_im2col import columns, kernel_of_columns
+from transnet.train.inductor import RewriteGraph, columns, kernel_of_columns
 from transnet.train.step import compiler_options
 
 ATEN = torch.ops.aten

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4, metrics
-from transnet.metrics import score_sums
 from transnet.model import TransNet
 from transnet.runs.records import ClassRecall, HeadScore, Score, Scores, Uncertainty
 
@@ -43,18 +42,18 @@ def _views(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[lis
 
 
 def count(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
-    """The `score_sums` of every head and, in the last row, of the full model: (views, m + 1, 1 + 2 · classes).
+    """The `metrics.score_sums` of every head and, in the last row, of the full model: (views, m + 1, 1 + 2 · classes).
 
     The first view is the images as they are. With ``flip`` the second is flip TTA, the mean of the logits of x and
     flip(x). The sums of several processes add up to those of one.
     """
-    rows = len(net.transforms) + 1
-    device = next(net.parameters()).device
-    sums = torch.zeros(1 + flip, rows, 1 + 2 * classes, dtype=torch.float64, device=device)
+    shape = 1 + flip, len(net.transforms) + 1, 1 + 2 * classes
+    sums = torch.zeros(shape, dtype=torch.float64, device=next(net.parameters()).device)
     with evaluating(net):
         for views, y in _views(net, batches, flip=flip):
             for i, logits in enumerate(views):
-                sums[i] += score_sums(_with_mean(logits), y)
+                rows = torch.cat([logits, logits.mean(1, keepdim=True)], 1)
+                sums[i] += metrics.score_sums(rows, y)
     return sums
 
 
@@ -65,17 +64,10 @@ def logits_of(net: TransNet, batches: Batches, *, flip: bool) -> list[Tensor]:
     return [torch.cat(view) for view in zip(*found, strict=True)]
 
 
-def scores(
-    sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1, uncertainties: Sequence[Uncertainty | None] = ()
-) -> Scores:
+def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Scores:
     """The scores from one view of what `count` returns, with ``passes`` per head and image (2 with flip TTA)."""
-    known = uncertainties or [None] * len(sums)
-    *heads, full = (_score(row, passes, uncertainty) for row, uncertainty in zip(sums, known, strict=True))
-    return Scores(
-        pruned=heads[transforms.index("r0")] if "r0" in transforms else None,
-        full=replace(full, passes=len(heads) * passes),
-        heads=tuple(HeadScore(**vars(score), name=name) for name, score in zip(transforms, heads, strict=True)),
-    )
+    *heads, full = (_score(row, passes) for row in sums)
+    return _scores(heads, replace(full, passes=len(heads) * passes), transforms)
 
 
 def scores_with_classes(
@@ -98,8 +90,9 @@ def scores_with_classes(
 
 def scores_of_logits(logits: Tensor, y: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Scores:
     """`scores` from logits (N, m, K), with the `Uncertainty` of every classifier."""
-    uncertainties = [_uncertainty(members, y) for members in (*logits.split(1, 1), logits)]
-    return scores(score_sums(_with_mean(logits), y), transforms, passes=passes, uncertainties=uncertainties)
+    members = logits.unbind(1)
+    heads = [ensemble_score([member], y, passes=passes) for member in members]
+    return _scores(heads, ensemble_score(members, y, passes=len(members) * passes), transforms)
 
 
 def ensemble_scores(
@@ -107,9 +100,9 @@ def ensemble_scores(
 ) -> Scores:
     """Several networks as one classifier: the mean logits of their pruned classifiers, and of their full models.
 
-    ``networks`` are the logits (N, m, K) of each, and ``transforms`` the names of its heads.
+    ``networks`` are the logits (N, m, K) of each, and ``transforms`` the names of its heads. A network counts once,
+    whatever its number of heads.
     """
-    # A network counts once, whatever its number of heads.
     full = ensemble_score([logits.mean(1) for logits in networks], y, passes=passes * sum(map(len, transforms)))
     pruned = None
     if all("r0" in names for names in transforms):
@@ -121,18 +114,19 @@ def ensemble_scores(
 def ensemble_score(members: Sequence[Tensor], y: Tensor, *, passes: int) -> Score:
     """Score the mean of several classifiers' logits, each (N, K), with its `Uncertainty`."""
     stacked = torch.stack(list(members), 1)
-    return _score(score_sums(stacked.mean(1, keepdim=True), y)[0], passes, _uncertainty(stacked, y))
+    uncertainty = Uncertainty(**metrics.uncertainty(stacked, y))
+    return _score(metrics.score_sums(stacked.mean(1, keepdim=True), y)[0], passes, uncertainty)
 
 
-def _with_mean(logits: Tensor) -> Tensor:
-    return torch.cat([logits, logits.mean(1, keepdim=True)], 1)
+def _scores(heads: Sequence[Score], full: Score, transforms: tuple[str, ...]) -> Scores:
+    return Scores(
+        pruned=heads[transforms.index("r0")] if "r0" in transforms else None,
+        full=full,
+        heads=tuple(HeadScore(**vars(score), name=name) for name, score in zip(transforms, heads, strict=True)),
+    )
 
 
-def _uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
-    return Uncertainty(**metrics.uncertainty(members, y))
-
-
-def _score(row: Tensor, passes: int, uncertainty: Uncertainty | None) -> Score:
+def _score(row: Tensor, passes: int, uncertainty: Uncertainty | None = None) -> Score:
     loss, correct, n = row[0].item(), *row[1:].view(2, -1)
     number = int(n.sum())
     recall = (correct / n)[n > 0]

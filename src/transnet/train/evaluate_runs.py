@@ -149,15 +149,12 @@ def collect(
     )
 
 
-def save_predictions(path: str | Path, *, data: str | None = None, device: str = "auto") -> Path:
-    """Write a finished run's class scores on its test images to ``predictions.npz`` in its folder.
-
-    ``data`` is where its data is, if that is not the place that the run's settings name.
-    """
-    return _write_predictions(path, collect(path, data=own_data(path, at=data), device=device))
+def save_predictions(path: str | Path, *, data: str | None = None, device: str = "auto") -> None:
+    """Write a finished run's class scores on its test images to its folder; ``data`` as ``at`` of `own_data`."""
+    _write_predictions(path, collect(path, data=own_data(path, at=data), device=device))
 
 
-def _write_predictions(path: str | Path, found: Outputs) -> Path:
+def _write_predictions(path: str | Path, found: Outputs) -> None:
     run = Run(path)
     Predictions(
         heads=found.transforms,
@@ -167,7 +164,6 @@ def _write_predictions(path: str | Path, found: Outputs) -> Path:
         model_sha256=run.result().model_sha256,
         fingerprint=run.settings().data.fingerprint,
     ).save(run.path / NAME)
-    return run.path / NAME
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
@@ -189,7 +185,7 @@ def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
 
 
 def some_images(path: str, n: int, *, data: str | None = None) -> list[Pixels]:
-    """Decode up to ``n`` images spread over a run's test split, to try a model on; ``data`` as for `own_data`."""
+    """Decode up to ``n`` images spread over a run's test split, to try a model on; ``data`` as ``at`` of `own_data`."""
     test = own_data(path, at=data).test
     return [test.decode(int(i)) for i in torch.linspace(0, len(test) - 1, min(n, len(test))).long()]
 

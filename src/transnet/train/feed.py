@@ -27,6 +27,8 @@ class Feed:
         self.images, self.view, self.batch, self.world, self.mixes = images, view, batch, world, mixes
         self.labels = labels.to(device)
         self.steps = -(-n // batch)
+        self._sizes = [min(batch, n - step * batch) for step in range(self.steps)]  # over all processes
+        self._shares = [world.share(size) for size in self._sizes]
         self.order = torch.zeros(n, dtype=torch.int64, device=device)
         self.crop = torch.zeros(n, 2, device=device)
         self.flip = torch.zeros(n, dtype=torch.bool, device=device)
@@ -65,15 +67,15 @@ class Feed:
 
     def size(self, step: int) -> int:
         """Images in this process's share of a batch: at least 1, of weight 0 if the share is empty."""
-        return max(self._share(step)[1], 1)
+        return max(self._shares[step][1], 1)
 
     def weight(self, step: int) -> float:
         """Weight of this process's mean loss in the mean over all processes."""
-        return self._share(step)[1] * self.world.size / self._batch_size(step)
+        return self._shares[step][1] * self.world.size / self._sizes[step]
 
     def offset(self, step: int) -> int:
         """Where this process's share of a batch begins."""
-        return self._share(step)[0]
+        return self._shares[step][0]
 
     def positions(self, step: int) -> slice:
         """This process's share of a batch, as positions in the epoch's order."""
@@ -82,8 +84,8 @@ class Feed:
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the epoch's images of means over each step's batch, (steps, …)."""
-        sizes = [self._batch_size(step) for step in range(self.steps)]
-        return (values * (torch.tensor(sizes, device=values.device)[:, None] / len(self.order))).sum(0)
+        sizes = torch.tensor(self._sizes, device=values.device)
+        return (values * (sizes[:, None] / len(self.order))).sum(0)
 
     def fetch(self, size: int, offset: int) -> tuple[Tensor, Tensor]:
         """The current step's images, augmented and normalised, and their labels."""
@@ -100,12 +102,6 @@ class Feed:
                 x = self.view.normalise(self.pixels[:size])
                 x = torch.where(flip[:, None, None, None], x.flip(-1), x)
         return x, self.labels[image]
-
-    def _batch_size(self, step: int) -> int:
-        return min(self.batch, len(self.order) - step * self.batch)
-
-    def _share(self, step: int) -> tuple[int, int]:
-        return self.world.share(self._batch_size(step))
 
 
 def eval_batches(

@@ -1,7 +1,7 @@
 """The optimizer, its learning rates, and what a captured step and a checkpoint need of it.
 
-Everything here works for any `torch.optim.Optimizer` whose state consists of tensors. To train with another one, or
-with parameter groups, change `build_optimizer` alone.
+To train with another optimizer whose state consists of tensors, or with groups of parameters, change only
+`build_optimizer`.
 """
 
 import math
@@ -50,8 +50,7 @@ def learning_rates(config: TrainConfig, steps: int) -> Tensor:
 def materialize_state(optimizer: torch.optim.Optimizer) -> None:
     """Create the tensors of the optimizer's state, all zero, without changing a parameter.
 
-    Optimizers create their state in the first step. A CUDA graph and a checkpoint need tensors that exist before it and
-    stay the same.
+    Optimizers create them in the first step, but a CUDA graph and a checkpoint need them before it.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     with preserved(parameters):

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -124,12 +124,8 @@ class Stopwatch:
         yield
         self.parts[part] += time.perf_counter() - start
 
-    def state_dict(self) -> dict[str, float]:
-        """Seconds so far, for a checkpoint."""
-        return {**self.parts, "total": self.total}
-
-    def load_state_dict(self, seconds: dict[str, float]) -> None:
-        """Add the seconds of earlier processes."""
+    def resume(self, seconds: Mapping[str, float]) -> None:
+        """Add the parts and the ``total`` of earlier processes."""
         self._earlier = seconds["total"]
         for part in self.parts:
             self.parts[part] += seconds[part]

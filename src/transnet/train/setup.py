@@ -45,7 +45,7 @@ class Launch:
     device: torch.device
     model: nn.Module | None  # a backbone of the user's own; None for the one that the settings name
     place: str  # where the data is; the settings may only contain its name
-    quiet: bool
+    shown: bool  # whether this process prints messages
     at_once: int  # runs that share the device
     objective: Objective  # the terms of the loss
 
@@ -63,12 +63,8 @@ class Launch:
         device = devices.find_device(config.device, world)
         resume = world.any(config.resume or restarts() > 0, device)  # not every node counts a restart
         config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
-        return cls(config, Run(config.out), world, device, model, place, quiet, at_once, build_objective(config))
-
-    @property
-    def shown(self) -> bool:
-        """Whether this process prints messages."""
-        return self.world.first and not self.quiet
+        shown = world.first and not quiet
+        return cls(config, Run(config.out), world, device, model, place, shown, at_once, build_objective(config))
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,6 @@ class Setup(Launch):
     images: dict[str, Tensor]  # the stored images of each split on the device; empty if they are streamed
     net: TransNet  # on the device
     precision: str  # fp32 or bf16
-    autocast: devices.Autocast  # for forward passes of the training step
     feed: Feed
     optimizer: torch.optim.Optimizer
     rates: Tensor  # the learning rate of every step of the run
@@ -118,19 +113,18 @@ def prepare(launch: Launch) -> Setup:
     resident = devices.fits_on_device(data, config.storage, device)
     say(_introduction(config, settings, data, device, resident=resident), shown=shown)
     splits = {"train": data.train, "val": data.val, "test": data.test} if resident else {}
-    stored = {part: split.resident(geometry.stored, progress=shown) for part, split in splits.items() if split}
-    images = {part: pixels.to(device) for part, pixels in stored.items()}
+    images = {
+        part: split.resident(geometry.stored, progress=shown).to(device) for part, split in splits.items() if split
+    }
     mixes = bool(config.mixup or config.cutmix)
     feed = Feed(images.get("train"), data.train.labels, view, config.batch_size, world, device, mixes=mixes)
-    precision = devices.precision_for(device, config.precision)
     return Setup(
         **{**vars(launch), "config": config},
         settings=settings,
         data=data,
         images=images,
         net=net,
-        precision=precision,
-        autocast=devices.autocast_for(precision, device),
+        precision=devices.precision_for(device, config.precision),
         feed=feed,
         optimizer=build_optimizer(net, config, device),
         rates=learning_rates(config, feed.steps),

@@ -1,7 +1,7 @@
 """What changes while a run trains, its checkpoints, and how to resume it from them.
 
-Everything random is a function of (seed, epoch or step). So the state of a run is its weights, the optimizer's state,
-the number of steps done and the epoch's sums; nothing else has to be saved.
+Everything random is a function of (seed, epoch or step). So nothing has to be saved but the weights, the optimizer's
+state, the number of steps done and the epoch's sums.
 """
 
 import dataclasses
@@ -42,13 +42,8 @@ class TrainState:
         late = time.perf_counter() - self._saved_at >= 50 * self._seconds
         return setup.world.any(setup.world.first and late, setup.device)  # the clock of one process decides for all
 
-    def save(self) -> None:
-        """Write a checkpoint; every process must call this.
-
-        Raises:
-            TrainingError: if the weights are not finite.
-            CheckpointError: if it cannot be written.
-        """
+    def save(self, *, required: bool = True) -> None:
+        """Write a checkpoint; every process must call this. If it is not ``required``, a full disk is no error."""
         start = time.perf_counter()
         setup, step, world = self._setup, self._step, self._setup.world
         check_weights(setup, self.done)
@@ -59,23 +54,24 @@ class TrainState:
         state = {
             "done": self.done,
             "commit": self.commit,
-            "seconds": setup.stopwatch.state_dict(),
+            "seconds": {**setup.stopwatch.parts, "total": setup.stopwatch.total},
             "precision": setup.precision,
             "settings": encode(setup.settings),
             **{f"net.{name}": tensor for name, tensor in setup.net.state_dict().items()},
             **{f"optimizer.{name}": tensor for name, tensor in state_tensors(setup.optimizer).items()},
             **{f"epoch.{name}": tensor for name, tensor in epoch.items()},
         }
-        checkpoint.save_checkpoint(setup.run.state, self.done, state)
+        try:
+            checkpoint.save_checkpoint(setup.run.state, self.done, state)
+        except checkpoint.CheckpointError as error:
+            if required:
+                raise
+            say(f"warning: {error}", shown=setup.shown)
         self._saved_at = time.perf_counter()
         self._seconds = self._saved_at - start
 
     def restore(self) -> None:
-        """Continue from the newest complete checkpoint, if the run is to be resumed and there is one.
-
-        Raises:
-            ConfigError: if the run was begun with other settings, other data or another model.
-        """
+        """Continue from the newest complete checkpoint, if the run is to be resumed and there is one."""
         setup = self._setup
         found = checkpoint.load_checkpoint(setup.run.state) if setup.config.resume else None
         if found is not None:
@@ -110,15 +106,11 @@ class TrainState:
             step.terms.copy_(state["epoch.terms"] * setup.world.size)
             step.correct.copy_(state["epoch.correct"])
         self.done, self.commit = state["done"], state["commit"]
-        setup.stopwatch.load_state_dict(state["seconds"])
+        setup.stopwatch.resume(state["seconds"])
 
 
 def finished_result(launch: Launch) -> Result | None:
-    """The result of a run that is to be resumed, but is finished already.
-
-    Raises:
-        ConfigError: if it was trained with other settings or on other data.
-    """
+    """The result of a run that is to be resumed, but is finished already; raise if its settings or data differ."""
     run, config = launch.run, launch.config
     if not config.resume or not run.finished:
         return None

@@ -1,10 +1,8 @@
 """One training step: fetch, augment, forward, loss, backward, update. On a GPU it is one captured CUDA graph.
 
 Everything that changes from step to step is in tensors on the device: the epoch's plan, a counter, the learning
-rates. So the host only launches a captured step, and the CPU runs the same code eagerly.
-
-The last batch of an epoch may be smaller. It gets its own graph of the step without `torch.compile`, because compiling
-a second shape would cost more than it saves.
+rates. So the host only launches a captured step, and the CPU runs the same code eagerly. The last batch of an epoch may
+be smaller. It has a graph of its own, without `torch.compile`, which would cost more than it saves.
 """
 
 from collections.abc import Callable
@@ -89,10 +87,9 @@ class Step:
                 tensor.zero_()
 
     def __call__(self, step: int, seed: int) -> None:
-        """Do the epoch's next step, of number ``step``, which the counters on the device must have reached.
+        """Do the epoch's step of that number, which the counters on the device must have reached.
 
-        ``seed`` is for random numbers of the network (dropout). It is set in every step, so that the state of a random
-        generator is not part of a run's state.
+        The ``seed`` of the network's random numbers (dropout) is set here, so that no generator's state must be saved.
         """
         size = self.feed.size(step)
         torch.default_generator.manual_seed(seed)

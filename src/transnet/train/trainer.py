@@ -18,7 +18,7 @@ from transnet.runs import checkpoint
 from transnet.runs.config import TrainConfig
 from transnet.runs.provenance import versions
 from transnet.runs.records import Cost, EpochEntry, Result, Scores
-from transnet.train.device import determinism, device_name, no_cudnn_benchmark
+from transnet.train.device import autocast_for, determinism, device_name, no_cudnn_benchmark
 from transnet.train.evaluate import count, scores, scores_with_classes
 from transnet.train.failures import check_losses, check_test_loss, check_weights, out_of_memory_advice, warn_if_diverged
 from transnet.train.feed import eval_batches
@@ -39,9 +39,8 @@ def train(
 
     Args:
         config: the settings.
-        model: a backbone of your own, any module that ends in `nn.Linear`; by default the one that ``config.model``
-            names.
-        data: where the data is, if ``config.data`` should only be its name; by default ``config.data`` is the place.
+        model: a backbone of your own, any module that ends in `nn.Linear`, instead of the one that ``config`` names.
+        data: where the data is, if ``config.data`` should only be its name.
         quiet: print nothing.
         at_once: number of runs that share the device. It is recorded, because it makes each of them slower.
 
@@ -72,7 +71,7 @@ class Trainer:
         self.step = Step(
             setup.net, setup.optimizer, setup.feed, setup.objective, setup.rates,
             classes=len(setup.data.classes),
-            autocast=setup.autocast,
+            autocast=autocast_for(setup.precision, setup.device),
             compile=config.compile and cuda,
             capture=config.cuda_graph and cuda and not distributed,
             distributed=distributed,
@@ -121,7 +120,7 @@ class Trainer:
                 stop = world.any(interrupt.requested, setup.device)
                 last = epoch + 1 == epochs  # evaluation may take long, and writing the model may fail
                 if not stop and (last or state.is_due(epoch)):
-                    self._save(required=not last)
+                    state.save(required=not last)
                 if stop:
                     self._stop()
             check_weights(setup, state.done)
@@ -132,11 +131,7 @@ class Trainer:
     def train_epoch(
         self, epoch: int, first: int = 0, progress: RunProgress | None = None, interrupt: Interrupt | None = None
     ) -> int:
-        """Train one epoch from its step ``first``.
-
-        Returns:
-            The number of steps of the epoch that are done: fewer than it has if the user stopped the run.
-        """
+        """Train one epoch from its step ``first``, and return how many of its steps are done: all unless stopped."""
         setup, feed, world = self.setup, self.setup.feed, self.setup.world
         epoch_plan = self.plan_of(epoch)
         self.step.start(epoch_plan, first, epoch * feed.steps + first)
@@ -166,16 +161,8 @@ class Trainer:
             self._plans = {epoch: drawn}
         return self._plans[epoch]
 
-    def _save(self, *, required: bool = True) -> None:
-        try:
-            self.state.save()
-        except checkpoint.CheckpointError as error:
-            if required:
-                raise
-            say(f"warning: {error}", shown=self.setup.shown)
-
     def _stop(self) -> None:
-        self._save()
+        self.state.save()
         raise Stopped(how_to_resume(self.setup, self.state.done))
 
     def _entry(self, epoch: int, seconds: float, *, fraction: float) -> EpochEntry:
@@ -185,7 +172,7 @@ class Trainer:
         accuracy = world.sum(step.correct) / len(setup.data.train)
         every, found = setup.config.evaluate_every, dict[str, Scores]()
         if (every and (epoch + 1) % every == 0) or epoch + 1 == setup.config.epochs:
-            with setup.stopwatch.measure("evaluate"), setup.autocast():
+            with setup.stopwatch.measure("evaluate"), self.step.autocast():
                 sums = {split: self._count(split)[0] for split in self._splits}
             found = {split: scores(rows, setup.net.transforms) for split, rows in sums.items()}
         return EpochEntry(
@@ -222,7 +209,7 @@ class Trainer:
         except KeyboardInterrupt:
             with Interrupt():  # or a second signal would end the saving
                 if self.setup.world.size == 1 and not checkpoint.is_saved(self.setup.run.state, self.state.done):
-                    self._save()
+                    self.state.save()
             raise Stopped(how_to_resume(self.setup, self.state.done)) from None
 
     def _evaluate(self) -> Result:

@@ -50,31 +50,32 @@ def device_name(device: torch.device) -> str:
 @contextmanager
 def determinism(on: bool, *, cuda: bool) -> Iterator[None]:
     """Make equal runs bit-identical within the block. If off, a GPU uses its fastest convolutions."""
-    mode, benchmark = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    mode = torch.get_deterministic_debug_mode()
     if cuda and on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(on)
     # This debugging aid costs time in every allocation.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = cuda and not on
+    no_fill = _setting(torch.utils.deterministic, "fill_uninitialized_memory", False)
     try:
-        yield
+        with no_fill, _setting(torch.backends.cudnn, "benchmark", cuda and not on):
+            yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-        torch.backends.cudnn.benchmark = benchmark
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+def no_cudnn_benchmark() -> AbstractContextManager[None]:
+    """Let cuDNN choose algorithms without timing them, within the block: for shapes that run only a few times."""
+    return _setting(torch.backends.cudnn, "benchmark", False)
 
 
 @contextmanager
-def no_cudnn_benchmark() -> Iterator[None]:
-    """Let cuDNN choose algorithms without timing them, within the block: for shapes that run only a few times."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
+def _setting(module: object, name: str, value: bool) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        setattr(module, name, before)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,8 +1,7 @@
 """Run a network over a split, and score every head, the pruned classifier and the full model.
 
-The baseline, the pruned classifier and the full model are measured by one protocol: evaluation mode, images without
-augmentation, the centre crop if the dataset has one. The pruned classifier is the identity head, at one pass of the
-untransformed image.
+The protocol is the same for the baseline: evaluation mode, images without augmentation, the centre crop if the dataset
+has one. The pruned classifier is the identity head, at one pass of the untransformed image.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -131,15 +130,10 @@ def _score(row: Tensor, passes: int, uncertainty: Uncertainty | None = None) -> 
     number = int(n.sum())
     recall = (correct / n)[n > 0]
     return Score(
-        accuracy=correct.sum().item() / number,
-        loss=loss / number,
-        n=number,
-        passes=passes,
-        balanced_accuracy=recall.mean().item(),
-        present_classes=len(recall),
-        zero_recall_classes=int((recall == 0).sum()),
-        uncertainty=uncertainty,
-    )
+        accuracy=correct.sum().item() / number, loss=loss / number, n=number, passes=passes,
+        balanced_accuracy=recall.mean().item(), present_classes=len(recall),
+        zero_recall_classes=int((recall == 0).sum()), uncertainty=uncertainty,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +151,10 @@ def class_scores(
     k, found = len(classes), []
     confusion = torch.bincount(y * k + logits.argmax(-1), minlength=k * k).view(k, k).tolist()
     for label, row in enumerate(confusion):
-        n, right = sum(row), row[label]
+        n, recall = sum(row), row[label] / sum(row) if sum(row) else None
         row[label] = 0
         mistakes = max(row)
-        found.append(
-            ClassScore(
-                name=classes[label], n=n, recall=right / n if n else None, n_train=n_train[label] if n_train else None,
-                taken_for=classes[row.index(mistakes)] if mistakes else None, mistakes=mistakes,
-            )
-        )  # fmt: skip
+        taken_for = classes[row.index(mistakes)] if mistakes else None
+        trained = n_train[label] if n_train else None
+        found.append(ClassScore(classes[label], n, recall, trained, taken_for=taken_for, mistakes=mistakes))
     return tuple(found)

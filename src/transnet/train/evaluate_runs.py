@@ -141,12 +141,9 @@ def collect(
     n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist()
     return Outputs(
         views=tuple(logits_of(net, eval_batches(part, images, view, World(), train.workers), flip=about.flip)),
-        labels=part.labels,
-        transforms=net.transforms,
-        fingerprint=part.fingerprint,
-        classes=opened.classes,
+        labels=part.labels, transforms=net.transforms, fingerprint=part.fingerprint, classes=opened.classes,
         n_train=tuple(n_train) if opened.fingerprint == about.fingerprint else None,
-    )
+    )  # fmt: skip
 
 
 def save_predictions(path: str | Path, *, data: str | None = None, device: str = "auto") -> None:
@@ -156,31 +153,22 @@ def save_predictions(path: str | Path, *, data: str | None = None, device: str =
 
 def _write_predictions(path: str | Path, found: Outputs) -> None:
     run = Run(path)
+    plain, *flipped = (view.half().numpy() for view in found.views)
     Predictions(
-        heads=found.transforms,
-        scores=found.views[0].half().numpy(),
-        scores_flip=found.views[1].half().numpy() if len(found.views) > 1 else None,
-        labels=found.labels.numpy(),
-        model_sha256=run.result().model_sha256,
-        fingerprint=run.settings().data.fingerprint,
-    ).save(run.path / NAME)
+        heads=found.transforms, scores=plain, scores_flip=flipped[0] if flipped else None, labels=found.labels.numpy(),
+        model_sha256=run.result().model_sha256, fingerprint=run.settings().data.fingerprint,
+    ).save(run.path / NAME)  # fmt: skip
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:
-    """Open the data that a run was trained on; ``at`` is where it is, if not at the place that its settings name.
-
-    Raises:
-        DataError: if it is missing or has changed.
-    """
+    """Open the data that a run was trained on; ``at`` is where it is, if not at the place that its settings name."""
     settings = Run(path).settings()
     opened = _open_again(str(path), settings.train, at)
     if opened.fingerprint != settings.data.fingerprint:
         here = at or _place_of(settings.train.data, str(path))
         hint = "" if at else f"; to evaluate on what is there now, give `data` {here}, or the place of the original"
-        raise DataError(
-            f"{here} is not what {path} was trained on: the content, order or splits differ{hint}",
-            field="data" if at else None,
-        )
+        problem = f"{here} is not what {path} was trained on: the content, order or splits differ{hint}"
+        raise DataError(problem, field="data" if at else None)
     return opened
 
 
@@ -224,5 +212,5 @@ def _place_of(data: str, path: str) -> str:
     given = Path(os.path.expanduser(data))
     if data in NAMES or given.is_absolute() or ".." in given.parts or given.exists():
         return data
-    candidates = (folder / given for folder in Path(path).resolve().parents)
-    return next((str(place) for place in candidates if place.exists()), data)
+    found = (str(folder / given) for folder in Path(path).resolve().parents if (folder / given).exists())
+    return next(found, data)

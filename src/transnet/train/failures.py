@@ -53,9 +53,9 @@ def warn_if_diverged(setup: Setup, losses: Tensor) -> None:
     loss = setup.feed.mean(setup.world.mean(losses)).mean().item()
     chance = math.log(len(setup.data.classes))
     if loss > 2 * chance:
+        found = f"{loss_text(loss)}, far above that of guessing, {chance:.2f}"
         say(
-            f"warning: the last epoch's training loss is {loss_text(loss)}, far above that of guessing, {chance:.2f}: "
-            "the run seems to have diverged. Try a smaller `lr`, in another `out`",
+            f"warning: the last epoch's training loss is {found}: try a smaller `lr`, in another `out`",
             shown=setup.shown,
         )
 
@@ -70,10 +70,7 @@ def out_of_memory_advice(launch: Launch) -> Iterator[None]:
             raise
         batch, heads, world = launch.config.batch_size, len(launch.config.names), launch.world
         each = f" in {world.size} processes" if world.size > 1 else ""
-        what = (
-            "A smaller `batch_size` (usually with a smaller `lr`), fewer `transforms`, or a smaller `image_size` or "
-            "`model` would need less"
-        )
+        what = "A smaller `batch_size`, `image_size` or `model`, or fewer `transforms`, would need less"
         if launch.at_once > 1:
             what = f"Up to {launch.at_once} runs share the device: `jobs` 1 gives all of it to each"
         raise TrainingError(

@@ -13,18 +13,17 @@ from transnet.train.distributed import World
 
 
 class Feed:
-    """Give the step its batches: from all images on the device, or from a buffer that is filled from a stream.
-
-    ``images`` are uint8 (N, H, W, C) on the device, or None to stream them. ``batch`` images per step are divided among
-    the processes. ``mixes``: mixup or CutMix mixes them.
-    """
+    """Give the step its batches: from all images on the device, or from a buffer that is filled from a stream."""
 
     def __init__(
         self, images: Tensor | None, labels: Tensor, view: View, batch: int, world: World, device: torch.device, *,
         mixes: bool = False,
     ) -> None:  # fmt: skip
         n = len(labels)
-        self.images, self.view, self.batch, self.world, self.mixes = images, view, batch, world, mixes
+        self.images = images  # uint8 (N, H, W, C) on the device; None to stream them
+        self.batch = batch  # images per step, over all processes
+        self.mixes = mixes  # whether mixup or CutMix mixes them
+        self.view, self.world = view, world
         self.labels = labels.to(device)
         self.steps = -(-n // batch)
         self._sizes = [min(batch, n - step * batch) for step in range(self.steps)]  # over all processes
@@ -41,10 +40,13 @@ class Feed:
 
     def start(self, plan: Plan, step: int = 0) -> None:
         """Begin an epoch's plan at one of its steps."""
-        self.order.copy_(plan.order)
-        self.crop.copy_(plan.crop)
-        self.flip.copy_(plan.flip)
-        self.mix.copy_(plan.mix)
+        for own, drawn in (
+            (self.order, plan.order),
+            (self.crop, plan.crop),
+            (self.flip, plan.flip),
+            (self.mix, plan.mix),
+        ):
+            own.copy_(drawn)
         self.index.fill_(step)
 
     def steps_from(self, first: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:

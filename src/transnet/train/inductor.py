@@ -15,9 +15,8 @@ bytes. Two suffice:
 
 The gradient of ReLU needs the sign of its result y. The compiler reads all of y for that, twice. But it reads the
 convolution's output x there anyway, and y is positive if x · scale + shift is. This is done only if y goes into one
-convolution and nowhere else. If gradients meet, as at a residual connection, one kernel adds, masks and writes them.
-The changed order of operations in float32 matters far less than the rounding to bfloat16, and rounding keeps the sign.
-In full precision nothing is changed.
+convolution and nowhere else. The changed order of operations in float32 matters far less than the rounding to bfloat16,
+and rounding keeps the sign. In full precision nothing is changed.
 """
 
 from collections.abc import Callable
@@ -41,18 +40,16 @@ class RewriteGraph(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         """Rewrite a joint graph in place."""
-        self.convolutions = sum(map(_rewrite_convolution, _calls(graph, _aten.convolution.default)))
-        self.norms = sum(map(_rewrite_batchnorm, _calls(graph, _prims.convert_element_type.default)))
+        convolutions = graph.find_nodes(op="call_function", target=_aten.convolution.default)
+        self.convolutions = sum(map(_rewrite_convolution, list(convolutions)))
+        rounded = graph.find_nodes(op="call_function", target=_prims.convert_element_type.default)
+        self.norms = sum(map(_rewrite_batchnorm, list(rounded)))
         graph.eliminate_dead_code()
         graph.lint()
 
     def uuid(self) -> object:
         """A hash of this file, so that the compiler's cache does not reuse graphs of another version."""
         return get_hash_for_files((__file__,))
-
-
-def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:
-    return list(graph.find_nodes(op="call_function", target=target))
 
 
 def _insert_before(at: fx.Node, function: Callable[..., Any], *args: Any) -> list[fx.Node]:
@@ -63,14 +60,13 @@ def _insert_before(at: fx.Node, function: Callable[..., Any], *args: Any) -> lis
     copies: dict[fx.Node, Any] = dict(zip(traced.graph.find_nodes(op="placeholder"), args, strict=True))
     with at.graph.inserting_before(at):
         for node in traced.graph.nodes:
-            if node.op == "output":
-                return [copies[result] for result in node.args[0]]
-            if node not in copies:
+            if node.op not in ("placeholder", "output"):
                 copies[node] = at.graph.node_copy(node, copies.__getitem__)
                 # Keep the replaced node's records of its pass and its origin.
                 own = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
                 copies[node].meta = {**at.meta, **own}
-    raise AssertionError("a graph without an output")
+    results: Any = traced.graph.output_node().args[0]
+    return [copies[result] for result in results]
 
 
 def columns(x: Tensor, kernel: list[int], stride: list[int], padding: list[int]) -> Tensor:
@@ -116,7 +112,7 @@ def _rewrite_convolution(node: fx.Node) -> bool:
         return False
     if not any(padding) and before.storage_offset():  # a view, beyond which the columns would read
         return False
-    gradients = _calls(node.graph, _aten.convolution_backward.default)
+    gradients = node.graph.find_nodes(op="call_function", target=_aten.convolution_backward.default)
     own = [call for call in gradients if call.args[1:3] == (x, weight) and call.args[4:10] == args[3:]]
     if any(call.args[-1] != [False, True, False] for call in own):
         return False

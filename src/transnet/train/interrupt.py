@@ -14,9 +14,9 @@ class Stopped(OperationError):
 class Interrupt:
     """Within the block, SIGINT or SIGTERM sets ``requested``; a second SIGINT raises KeyboardInterrupt.
 
-    This holds even if the process was started with SIGINT ignored, as under nohup, cron or ``&`` in a script. A second
-    SIGTERM raises nothing: a scheduler may send it to every process of a study, and each of them forwards it as well.
-    With ``immediate``, the first signal raises KeyboardInterrupt.
+    This holds even if the process was started with SIGINT ignored, as under nohup. A second SIGTERM raises nothing,
+    because a scheduler may send it to every process of a study, and each forwards it. With ``immediate``, the first
+    signal raises KeyboardInterrupt.
     """
 
     def __init__(self, *, immediate: bool = False) -> None:

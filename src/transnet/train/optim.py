@@ -1,8 +1,4 @@
-"""The optimizer, its learning rates, and what a captured step and a checkpoint need of it.
-
-To train with another optimizer whose state consists of tensors, or with groups of parameters, change only
-`build_optimizer`.
-"""
+"""The optimizer, its learning rates, and what a captured step and a checkpoint need of it."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -15,19 +11,15 @@ from transnet.runs.config import TrainConfig
 
 
 def build_optimizer(net: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
-    """Build the optimizer of a run, with its state in place.
+    """Build the optimizer of a run, with its state in place: any whose state consists of tensors will do.
 
-    On a GPU it is fused, and its learning rate is a tensor, because a captured step cannot read a number from the host.
+    On a GPU its learning rate is a tensor, because a captured step cannot read a number from the host.
     """
     cuda = device.type == "cuda"
     optimizer = torch.optim.SGD(
-        net.parameters(),
-        lr=torch.tensor(config.lr, device=device) if cuda else config.lr,
-        momentum=config.momentum,
-        nesterov=config.nesterov and config.momentum > 0,
-        weight_decay=config.weight_decay,
-        fused=cuda,
-    )
+        net.parameters(), lr=torch.tensor(config.lr, device=device) if cuda else config.lr, momentum=config.momentum,
+        nesterov=config.nesterov and config.momentum > 0, weight_decay=config.weight_decay, fused=cuda,
+    )  # fmt: skip
     materialize_state(optimizer)
     return optimizer
 

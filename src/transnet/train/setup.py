@@ -32,8 +32,6 @@ from transnet.train.optim import build_optimizer, learning_rates, preserved
 from transnet.train.progress import Stopwatch
 from transnet.train.user_warnings import setup_warnings
 
-LARGE_ON_CPU = 2e6  # parameters; the small ResNets have up to 300,000
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -105,8 +103,8 @@ def prepare(launch: Launch) -> Setup:
     world.barrier()
     for warning in setup_warnings(config, data, flip=settings.data.flip):
         say(warning, shown=shown)
-    size = sum(parameter.numel() for parameter in net.parameters())
-    if device.type == "cpu" and launch.model is None and size > LARGE_ON_CPU:
+    size = sum(parameter.numel() for parameter in net.parameters())  # up to 300,000 in the small ResNets
+    if device.type == "cpu" and launch.model is None and size > 2e6:
         say(f"note: {name} is slow on a CPU; `model` resnet8-small is fast, for a first try", shown=shown)
     geometry = dataclasses.replace(data.geometry, pad=settings.data.pad)
     view = View.create(geometry, mean=data.mean, std=data.std, device=device)
@@ -119,26 +117,14 @@ def prepare(launch: Launch) -> Setup:
     mixes = bool(config.mixup or config.cutmix)
     feed = Feed(images.get("train"), data.train.labels, view, config.batch_size, world, device, mixes=mixes)
     return Setup(
-        **{**vars(launch), "config": config},
-        settings=settings,
-        data=data,
-        images=images,
-        net=net,
-        precision=devices.precision_for(device, config.precision),
-        feed=feed,
-        optimizer=build_optimizer(net, config, device),
-        rates=learning_rates(config, feed.steps),
-        stopwatch=stopwatch,
-        commit=source,
-    )
+        **{**vars(launch), "config": config}, settings=settings, data=data, images=images, feed=feed,
+        net=net, optimizer=build_optimizer(net, config, device), rates=learning_rates(config, feed.steps),
+        precision=devices.precision_for(device, config.precision), stopwatch=stopwatch, commit=source,
+    )  # fmt: skip
 
 
 def open_together(launch: Launch) -> DataSet:
-    """Open the data in every process: the first one fills the caches, the others read them.
-
-    Raises:
-        DataError: if the processes do not see the same images.
-    """
+    """Open the data in every process: the first one fills the caches, the others read them."""
     config, world = launch.config, launch.world
     if not world.first:
         world.barrier()

@@ -86,11 +86,8 @@ class TrainState:
             epochs = self.done / setup.feed.steps
             say(f"resuming after epoch {epochs:.4g} of {setup.config.epochs}", shown=setup.shown)
             if (precision := found.state["precision"]) != setup.precision:
-                say(
-                    f"warning: the run was begun in {precision}, but this device continues in {setup.precision}; the "
-                    "result will not be exactly that of the first device",
-                    shown=setup.shown,
-                )
+                begun = f"begun in {precision}, but this device continues in {setup.precision}"
+                say(f"warning: the run was {begun}; its result will not be exactly the same", shown=setup.shown)
         if setup.world.first:
             setup.run.keep_metrics(self.done // setup.feed.steps)
 
@@ -139,8 +136,8 @@ def how_to_resume(setup: Setup, done: int) -> str:
         if setup.world.size > 1:
             one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(setup.world.size)
             how = f"torchrun {f'--nproc-per-node {setup.world.size}' if one_machine else '…'} -m {how}"
-    stopped = f"{epochs} of {counted(setup.config.epochs, 'epoch')}{more}"
-    return f"stopped after {stopped}; everything is saved. Continue with:\n  {how}"
+    total = counted(setup.config.epochs, "epoch")
+    return f"stopped after {epochs} of {total}{more}; everything is saved. Continue with:\n  {how}"
 
 
 def command_of(config: TrainConfig) -> str:

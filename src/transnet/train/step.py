@@ -34,10 +34,7 @@ def compiler_options() -> dict[str, object]:
 
 
 def clone_function(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A bound method with its own copy of the code, for `torch.compile`.
-
-    The compiler keeps its results with the code and gives up after eight versions, such as those of eight runs.
-    """
+    """A bound method with its own copy of the code: the compiler gives up after eight versions of it, one per run."""
     bound = cast(MethodType, method)
     old = bound.__func__
     new = FunctionType(old.__code__.replace(), old.__globals__, old.__name__, old.__defaults__, old.__closure__)

@@ -70,22 +70,20 @@ class Trainer:
         config, cuda, distributed = setup.config, setup.device.type == "cuda", setup.world.size > 1
         self.step = Step(
             setup.net, setup.optimizer, setup.feed, setup.objective, setup.rates,
-            classes=len(setup.data.classes),
-            autocast=autocast_for(setup.precision, setup.device),
-            compile=config.compile and cuda,
-            capture=config.cuda_graph and cuda and not distributed,
+            classes=len(setup.data.classes), autocast=autocast_for(setup.precision, setup.device),
+            compile=config.compile and cuda, capture=config.cuda_graph and cuda and not distributed,
             distributed=distributed,
         )  # fmt: skip
         self.state = TrainState(setup, self.step)
         self._plans: dict[int, Plan] = {}  # the last one that was drawn, by its epoch
+        self._splits = ("test",) if setup.data.val is None else ("test", "val")
 
     def train(self) -> Result:
         """Train the epochs that are left, evaluate, and write weights and result to the run's folder."""
         setup, stopwatch = self.setup, self.setup.stopwatch
         self.state.restore()
         stopwatch.parts["prepare"] += time.perf_counter() - stopwatch.started
-        shown = setup.shown and setup.device.type == "cuda"
-        say("preparing the training step: seconds, or minutes for a network of many layers", shown=shown)
+        say("preparing the training step, which may take minutes", shown=setup.shown and self.step.capture)
         with stopwatch.measure("compile"):
             self.step.prepare()
         self._train_epochs()
@@ -154,11 +152,10 @@ class Trainer:
         """The order and the augmentation of an epoch's images."""
         if epoch not in self._plans:
             setup, config = self.setup, self.setup.config
-            drawn = plan(
+            self._plans = {epoch: plan(
                 len(setup.data.train), seed=config.seed, epoch=epoch, batches=setup.feed.steps,
                 flip=setup.settings.data.flip, mixup=config.mixup, cutmix=config.cutmix,
-            )  # fmt: skip
-            self._plans = {epoch: drawn}
+            )}  # fmt: skip
         return self._plans[epoch]
 
     def _stop(self) -> None:
@@ -176,21 +173,12 @@ class Trainer:
                 sums = {split: self._count(split)[0] for split in self._splits}
             found = {split: scores(rows, setup.net.transforms) for split, rows in sums.items()}
         return EpochEntry(
-            epoch=epoch + 1,
-            step=self.state.done,
-            lr=setup.rates[self.state.done - 1].item(),
-            loss=tuple(setup.feed.mean(world.mean(step.losses)).tolist()),
-            accuracy=tuple(accuracy.tolist()),
-            seconds=seconds,
-            images_per_second=len(setup.data.train) * fraction / seconds,
+            epoch=epoch + 1, step=self.state.done, lr=setup.rates[self.state.done - 1].item(),
+            loss=tuple(setup.feed.mean(world.mean(step.losses)).tolist()), accuracy=tuple(accuracy.tolist()),
+            seconds=seconds, images_per_second=len(setup.data.train) * fraction / seconds,
             terms=dict(zip(setup.objective.names, terms.tolist(), strict=False)),
-            val=found.get("val"),
-            test=found.get("test"),
-        )
-
-    @property
-    def _splits(self) -> tuple[str, ...]:
-        return ("test",) if self.setup.data.val is None else ("test", "val")
+            val=found.get("val"), test=found.get("test"),
+        )  # fmt: skip
 
     def _count(self, split: str, *, flip: bool = False, net: TransNet | None = None) -> Tensor:
         """The result of `count` for a split, over all processes."""
@@ -231,30 +219,16 @@ class Trainer:
         if test.pruned and test.pruned.loss is not None and train and train.loss:
             ratio = test.pruned.loss / train.loss
         images, parts = len(data.train) * setup.config.epochs, setup.stopwatch.parts
+        cost = Cost(
+            train_passes=images * len(names), predict_passes=len(names),
+            parameters=sum(p.numel() for p in net.parameters()), images_per_second=images / parts["train"],
+        )  # fmt: skip
         return Result(
-            test=test,
-            test_flip=flipped.get("test"),
-            val=plain.get("val"),
-            val_flip=flipped.get("val"),
-            train=train,
-            generalization=ratio,
-            cost=Cost(
-                train_passes=images * len(names),
-                predict_passes=len(names),
-                parameters=sum(p.numel() for p in net.parameters()),
-                images_per_second=images / parts["train"],
-            ),
-            config=setup.settings,
-            seconds=setup.stopwatch.total,
-            prepare_seconds=parts["prepare"],
-            compile_seconds=parts["compile"],
-            train_seconds=parts["train"],
-            evaluate_seconds=parts["evaluate"],
-            versions=versions(),
-            device=device_name(setup.device),
-            command=command_of(setup.settings.train),
-            commit=self.state.commit,
-            processes=setup.world.size,
-            at_once=setup.at_once,
-            precision=setup.precision,
-        )
+            test=test, test_flip=flipped.get("test"), val=plain.get("val"), val_flip=flipped.get("val"),
+            train=train, generalization=ratio, cost=cost,
+            seconds=setup.stopwatch.total, prepare_seconds=parts["prepare"], compile_seconds=parts["compile"],
+            train_seconds=parts["train"], evaluate_seconds=parts["evaluate"],
+            config=setup.settings, command=command_of(setup.settings.train), commit=self.state.commit,
+            versions=versions(), device=device_name(setup.device), precision=setup.precision,
+            processes=setup.world.size, at_once=setup.at_once,
+        )  # fmt: skip

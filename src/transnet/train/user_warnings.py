@@ -18,16 +18,11 @@ def setup_warnings(config: TrainConfig, data: DataSet, *, flip: bool) -> list[st
     if config.batch_size > len(data.train):
         found.append(f"note: `batch_size` {config.batch_size} is more than all training images: an epoch is one step")
     if config.pretrained and config.lr == TrainConfig.for_data(config.data, config.out, recipe=config.recipe).lr:
-        found.append(
-            f"note: `lr` {config.lr:g} is the recipe's, for training from scratch; pretrained weights usually need "
-            "less, such as `lr` 0.01"
-        )
+        found.append(f"note: `lr` {config.lr:g} is the recipe's; pretrained weights usually need less, such as 0.01")
     side = _made_for(config.model or "")
     if side and data.image_size <= side / 2:
-        found.append(
-            f"note: {config.model} was made for images of {side}×{side} and sees {data.image_size}×{data.image_size}; "
-            f"`image_size` {side} enlarges them, which takes longer"
-        )
+        sees = f"{data.image_size}×{data.image_size}; `image_size` {side} enlarges them, which takes longer"
+        found.append(f"note: {config.model} was made for images of {side}×{side} and sees {sees}")
     found += imbalance_notes(data.classes, torch.bincount(data.train.labels, minlength=len(data.classes)).tolist())
     missing = len(data.classes) - len(torch.unique(data.val.labels)) if data.val is not None else 0
     if missing:
@@ -39,17 +34,14 @@ def transform_warnings(names: tuple[str, ...], *, flip: bool) -> list[str]:
     """Return warnings about the chosen transforms. ``flip``: training flips images."""
     found = []
     if "r0" not in names:
-        found.append(
-            "warning: there is no identity head r0, so the network can only be pruned to one pass of the untransformed "
-            "image with a transform folded into its weights (`transnet prune` with `head`)"
-        )
+        folded = "with another transform folded into its weights (`transnet prune` with `head`)"
+        found.append(f"warning: there is no identity head r0, so pruning to one pass is only possible {folded}")
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     found += [f'note: {name} has several heads for one task, as in the paper\'s "Architecture only"' for name in twice]
     # A flip of the data turns some transforms into each other: r0~m0, r1~m3, r2~m2, r3~m1.
     pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if flip and d4.compose(t, "m0") in names}
-    found += [f"warning: images are flipped in training, so {a} and {b} are one task for two heads"
-              for a, b in sorted(pairs)]  # fmt: skip
-    return found
+    both = [f"{a} and {b}" for a, b in sorted(pairs)]
+    return found + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in both]
 
 
 def imbalance_notes(classes: Sequence[str], n_train: Sequence[int]) -> list[str]:

@@ -43,8 +43,7 @@ def _views(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[lis
 def count(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
     """The `metrics.score_sums` of every head and, in the last row, of the full model: (views, m + 1, 1 + 2 · classes).
 
-    The first view is the images as they are. With ``flip`` the second is flip TTA, the mean of the logits of x and
-    flip(x). The sums of several processes add up to those of one.
+    The first view is the images as they are, the second, with ``flip``, is flip TTA: the mean logits of x and flip(x).
     """
     shape = 1 + flip, len(net.transforms) + 1, 1 + 2 * classes
     sums = torch.zeros(shape, dtype=torch.float64, device=next(net.parameters()).device)
@@ -72,10 +71,7 @@ def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Sco
 def scores_with_classes(
     sums: Tensor, transforms: tuple[str, ...], classes: Sequence[str], n_train: Sequence[int]
 ) -> Scores:
-    """`scores`, with every class's recall by the pruned classifier, or by the full model if there is no r0.
-
-    ``n_train`` is the number of training images of each class.
-    """
+    """`scores`, with every class's recall by the pruned classifier, or by the full model if there is no r0."""
     found = scores(sums, transforms)
     correct, n = sums[transforms.index("r0") if found.pruned else -1, 1:].view(2, -1).tolist()
     recalls = tuple(
@@ -99,8 +95,7 @@ def ensemble_scores(
 ) -> Scores:
     """Several networks as one classifier: the mean logits of their pruned classifiers, and of their full models.
 
-    ``networks`` are the logits (N, m, K) of each, and ``transforms`` the names of its heads. A network counts once,
-    whatever its number of heads.
+    ``networks`` are the logits (N, m, K) of each. It counts once, whatever its number of heads.
     """
     full = ensemble_score([logits.mean(1) for logits in networks], y, passes=passes * sum(map(len, transforms)))
     pruned = None
@@ -147,7 +142,7 @@ class ClassScore(ClassRecall):
 def class_scores(
     logits: Tensor, y: Tensor, classes: Sequence[str], n_train: Sequence[int] | None = None
 ) -> tuple[ClassScore, ...]:
-    """The `ClassScore` of each class from a classifier's logits (N, K); ``n_train`` as in `scores_with_classes`."""
+    """The `ClassScore` of each class from a classifier's logits (N, K); ``n_train``: images in training."""
     k, found = len(classes), []
     confusion = torch.bincount(y * k + logits.argmax(-1), minlength=k * k).view(k, k).tolist()
     for label, row in enumerate(confusion):

@@ -115,7 +115,7 @@ def _ensemble(runs: Sequence[Outputs]) -> Evaluation:
 
 
 def _early_exit(path: str, run: Outputs, data: str | None, split: SplitName, device: str) -> EarlyExit:
-    """Early exit of a run. Its validation split chooses the thresholds, if it has one."""
+    # The validation split chooses the thresholds, if there is one.
     separate = data is None and split == "test" and Run(path).settings().train.val_fraction > 0
     other = collect(path, split="val", device=device) if separate else run
     points = tradeoff(run.views[0], run.labels, (other.views[0], other.labels))

@@ -43,9 +43,8 @@ def check_test_loss(setup: Setup, loss: float | None) -> None:
 
 
 def _fail(setup: Setup, problem: str) -> None:
-    good = checkpoint.last_good(setup.run.state)
-    advice = "Try a smaller `lr`, or `precision` fp32, in another `out`"
-    raise TrainingError(f"{problem}; last good checkpoint: {good}. {advice}")
+    good = f"last good checkpoint: {checkpoint.last_good(setup.run.state)}"
+    raise TrainingError(f"{problem}; {good}. Try a smaller `lr`, or `precision` fp32, in another `out`")
 
 
 def warn_if_diverged(setup: Setup, losses: Tensor) -> None:

@@ -22,8 +22,7 @@ class Feed:
         n = len(labels)
         self.images = images  # uint8 (N, H, W, C) on the device; None to stream them
         self.batch = batch  # images per step, over all processes
-        self.mixes = mixes  # whether mixup or CutMix mixes them
-        self.view, self.world = view, world
+        self.view, self.world, self.mixes = view, world, mixes
         self.labels = labels.to(device)
         self.steps = -(-n // batch)
         self._sizes = [min(batch, n - step * batch) for step in range(self.steps)]  # over all processes
@@ -40,13 +39,10 @@ class Feed:
 
     def start(self, plan: Plan, step: int = 0) -> None:
         """Begin an epoch's plan at one of its steps."""
-        for own, drawn in (
-            (self.order, plan.order),
-            (self.crop, plan.crop),
-            (self.flip, plan.flip),
-            (self.mix, plan.mix),
-        ):
-            own.copy_(drawn)
+        self.order.copy_(plan.order)
+        self.crop.copy_(plan.crop)
+        self.flip.copy_(plan.flip)
+        self.mix.copy_(plan.mix)
         self.index.fill_(step)
 
     def steps_from(self, first: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:
@@ -58,8 +54,7 @@ class Feed:
         parts = [self.positions(step) for step in steps]
         decoded = stream(
             split, [plan.order[part] for part in parts], self.view.geometry.streamed,
-            crops=torch.cat([plan.crop[part] for part in parts]), workers=workers,
-            pin=self.pixels.device.type == "cuda",
+            crops=torch.cat([plan.crop[part] for part in parts]), workers=workers, pin=self.pixels.is_cuda,
         )  # fmt: skip
         with closing(decoded):
             for step in steps:

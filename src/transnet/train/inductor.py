@@ -7,9 +7,8 @@ it pads the images, and mostly multiplies zeros. Here the neighbourhoods are fir
 values, and the convolution becomes one of 1×1. This is done only if the images need no gradient, and if the columns are
 no larger than the convolution's output.
 
-**Batch norm as one product and one sum per value.** A step in mixed precision is limited by memory, mostly by the
-activations around batch norm. The compiler normalises each value, two bytes, with four numbers of its channel, sixteen
-bytes. Two suffice:
+**Batch norm as one product and one sum per value.** A step in mixed precision is limited by reading activations. The
+compiler normalises each value, two bytes, with four numbers of its channel, sixteen bytes. Two suffice:
 
     pre = (x − mean) · rstd · weight + bias   ─▶   pre = x · scale + shift
 
@@ -152,8 +151,7 @@ def _rewrite_batchnorm(rounded: fx.Node) -> bool:
         return scale, shift, x.to(wide) * scale + shift
 
     def masked(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor]:
-        # The factors are swapped. Otherwise the compiler would recognise the forward pass's product, and keep that or
-        # the mask instead of x.
+        # With the factors swapped, or the compiler would recognise the forward pass's product and keep it instead of x.
         return (scale * x.to(wide) + shift <= 0,)
 
     scale, shift, new = _insert_before(pre, scaled, *operands)

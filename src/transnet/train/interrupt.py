@@ -14,9 +14,8 @@ class Stopped(OperationError):
 class Interrupt:
     """Within the block, SIGINT or SIGTERM sets ``requested``; a second SIGINT raises KeyboardInterrupt.
 
-    This holds even if the process was started with SIGINT ignored, as under nohup. A second SIGTERM raises nothing,
-    because a scheduler may send it to every process of a study, and each forwards it. With ``immediate``, the first
-    signal raises KeyboardInterrupt.
+    A second SIGTERM does not, because a scheduler may send it to every process of a study, and each forwards it. With
+    ``immediate``, the first signal raises KeyboardInterrupt. SIGINT counts even if it was ignored, as under nohup.
     """
 
     def __init__(self, *, immediate: bool = False) -> None:

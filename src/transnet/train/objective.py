@@ -56,7 +56,6 @@ def joint_label(outputs: BatchOutputs, _y: Tensor) -> Tensor:
 
     With one softmax over all pairs of class and head, it is the loss of the pair (y, t) minus the loss of y alone.
     Added to the heads' cross-entropy with weight 1, it gives self-supervised label augmentation (Lee et al., 2020).
-    Label smoothing applies to the classes of the copy's own transform only.
     """
     assert outputs.across is not None
     per_head = outputs.across.logsumexp(-1)  # (B, m, m)

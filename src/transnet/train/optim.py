@@ -40,10 +40,7 @@ def learning_rates(config: TrainConfig, steps: int) -> Tensor:
 
 
 def materialize_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create the tensors of the optimizer's state, all zero, without changing a parameter.
-
-    Optimizers create them in the first step, but a CUDA graph and a checkpoint need them before it.
-    """
+    """Create the tensors of the state, all zero, before the first step: a CUDA graph and a checkpoint need them."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     with preserved(parameters):
         for parameter in parameters:

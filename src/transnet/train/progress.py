@@ -15,8 +15,6 @@ from rich.table import Column
 from transnet.console import progress_bar, say
 from transnet.runs.records import EpochEntry
 
-_LOG_EVERY = 30  # minimum seconds between two lines of a log
-
 
 class RunProgress:
     """Progress display for one run: a live line in a terminal while ``bar`` is open, otherwise an occasional line."""
@@ -42,10 +40,9 @@ class RunProgress:
         losses = [math.nan if loss is None else loss for loss in entry.loss]
         loss, rate = f"loss {loss_text(sum(losses) / len(losses))}", f"{entry.images_per_second:,.0f} images/s"
         tested = _accuracy(entry)
-        # In a narrow terminal, the end of the line is cut off.
         self.bar.update(self._task, completed=entry.epoch, summary=", ".join([*tested, loss, rate]))
         now = time.monotonic()
-        if self._logs and (now - self._last >= _LOG_EVERY or entry.epoch == self.epochs):
+        if self._logs and (now - self._last >= 30 or entry.epoch == self.epochs):
             self._last = now
             left = (now - self._started) / (entry.epoch - self.done) * (self.epochs - entry.epoch)
             line = ", ".join([loss, *tested, rate, f"{timedelta(seconds=round(left))} left"])

@@ -84,8 +84,7 @@ class Setup(Launch):
 def prepare(launch: Launch) -> Setup:
     """Open the data, build the network, begin the run's folder and load the images, in this order.
 
-    The folder comes after everything that a mistake in the settings can break, so that no such mistake leaves one
-    behind. `Run.release` unlocks it.
+    So a mistake in the settings leaves no folder behind. `Run.release` unlocks it.
     """
     stopwatch, source = Stopwatch(), commit()  # the commit may change while the run trains
     config, world, device, shown = launch.config, launch.world, launch.device, launch.shown

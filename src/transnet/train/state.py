@@ -83,8 +83,7 @@ class TrainState:
                 self._load(found.state)
             except RuntimeError as error:  # no setting describes a model of the user's own
                 raise ConfigError(f"{setup.run.path} was begun with another model ({error})", field="resume") from error
-            epochs = self.done / setup.feed.steps
-            say(f"resuming after epoch {epochs:.4g} of {setup.config.epochs}", shown=setup.shown)
+            say(f"resuming after epoch {self.done / setup.feed.steps:.4g} of {setup.config.epochs}", shown=setup.shown)
             if (precision := found.state["precision"]) != setup.precision:
                 begun = f"begun in {precision}, but this device continues in {setup.precision}"
                 say(f"warning: the run was {begun}; its result will not be exactly the same", shown=setup.shown)

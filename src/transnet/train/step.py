@@ -49,8 +49,7 @@ class Step:
         self, net: TransNet, optimizer: torch.optim.Optimizer, feed: Feed, objective: Objective, rates: Tensor, *,
         classes: int, autocast: Autocast, compile: bool, capture: bool, distributed: bool = False,
     ) -> None:  # fmt: skip
-        device = feed.labels.device
-        m = len(net.transforms)
+        device, m = feed.labels.device, len(net.transforms)
         self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
         self.classes, self.autocast, self.capture = classes, autocast, capture
         self.needs_across = any(term.needs_across for term in objective.terms)
@@ -84,11 +83,9 @@ class Step:
                 tensor.zero_()
 
     def __call__(self, step: int, seed: int) -> None:
-        """Do the epoch's step of that number, which the counters on the device must have reached.
-
-        The ``seed`` of the network's random numbers (dropout) is set here, so that no generator's state must be saved.
-        """
+        """Do the epoch's step of that number, which the counters on the device must have reached."""
         size = self.feed.size(step)
+        # For dropout. It is set in every step, so that no generator's state has to be saved.
         torch.default_generator.manual_seed(seed)
         if self.losses.device.type == "cuda":
             # Not `torch.manual_seed`, which records a stack trace of every call for the kinds of device not present.

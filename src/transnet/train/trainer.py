@@ -28,8 +28,6 @@ from transnet.train.setup import Launch, Setup, prepare
 from transnet.train.state import TrainState, command_of, finished_result, how_to_resume
 from transnet.train.step import Step
 
-CHECK_EVERY = 200  # steps between checks of the losses, each of which waits for the device
-
 
 def train(
     config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False,
@@ -138,7 +136,7 @@ class Trainer:
                 self.step(k, seed_for(setup.config.seed, "step", epoch * feed.steps + k, world.rank))
                 if progress is not None:
                     progress.step(epoch, k + 1)
-                if (k + 1) % CHECK_EVERY == 0:
+                if (k + 1) % 200 == 0:  # not more often, because it waits for the device
                     check_losses(setup, self.step.losses[: k + 1], epoch)
                 # Exchanging this between processes waits for the device, so they do not do it in every step.
                 check = interrupt is not None and (world.size == 1 or (k + 1) % 50 == 0)

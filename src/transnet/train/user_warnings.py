@@ -9,8 +9,6 @@ from transnet.console import counted, printable
 from transnet.data import DataSet
 from transnet.runs.config import TrainConfig
 
-_IMBALANCE = 3  # images of the largest class per image of the smallest, above which there is a note
-
 
 def setup_warnings(config: TrainConfig, data: DataSet, *, flip: bool) -> list[str]:
     """Return warnings about settings that do not suit the data or each other. ``flip``: training flips images."""
@@ -47,7 +45,7 @@ def transform_warnings(names: tuple[str, ...], *, flip: bool) -> list[str]:
 def imbalance_notes(classes: Sequence[str], n_train: Sequence[int]) -> list[str]:
     """Return a note if a class has more than three times the training images of another."""
     few, many = min(n_train), max(n_train)
-    if many <= _IMBALANCE * few:
+    if many <= 3 * few:
         return []
     smallest, largest = (printable(classes[list(n_train).index(n)]) for n in (few, many))
     return [

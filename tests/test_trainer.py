@@ -205,7 +205,7 @@ def test_frozen_layers_stay_frozen(data: Path, tmp_path: Path) -> None:
     )  # a whole network in evaluation mode is trained
 
 
-def test_another_precision_on_another_device_is_a_warning(
+def test_resuming_in_another_precision_is_a_warning(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stopped_run(data, tmp_path / "run", step=7, transforms="r0")
@@ -266,7 +266,7 @@ def test_a_network_that_is_slow_on_a_cpu_gets_a_note(
 
 
 @pytest.mark.parametrize("flip", [True, False])
-def test_a_natural_pair_is_a_warning_only_if_images_are_flipped(
+def test_transforms_that_a_flip_makes_equal_are_a_warning_only_if_images_are_flipped(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], flip: bool
 ) -> None:
     train(settings(data, tmp_path / "run", transforms="r0,m0", flip=flip, epochs=1))

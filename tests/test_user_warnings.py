@@ -79,7 +79,7 @@ def test_images_far_smaller_than_a_model_was_made_for_get_a_note(data: Path, mod
     )
 
 
-def test_images_of_about_a_models_size_need_no_remark(tmp_path: Path) -> None:
+def test_images_near_a_models_size_get_no_note(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (8, 113, 113, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_train=x, y_train=np.arange(8) % 2)
     assert warnings_for(tmp_path / "x.npz", model="timm:resnet18", batch_size=4) == ""
@@ -92,7 +92,7 @@ def test_classes_without_an_image_in_the_validation_split_are_counted(tmp_path: 
     assert "note: classes without an image in the validation split: 1 of 3" in said
 
 
-def test_an_imbalanced_training_set_is_remarked_on(tmp_path: Path) -> None:
+def test_an_imbalanced_training_set_gets_a_note(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 1), dtype=np.uint8)
     np.savez(
         tmp_path / "x.npz",

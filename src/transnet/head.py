@@ -80,16 +80,17 @@ def copy_module(module: M) -> M:
 
 def detached_copies(module: nn.Module) -> dict[int, Any]:
     """Return a memo for `copy.deepcopy` with a detached copy of every tensor that it could not copy itself."""
-    cached = [tensor for part in module.modules() for tensor in _tensors(vars(part).values()) if not tensor.is_leaf]
+    cached = [tensor for part in module.modules() for tensor in tensors_in(vars(part).values()) if not tensor.is_leaf]
     return {id(tensor): tensor.detach().clone() for tensor in cached}
 
 
-def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
+    """Yield the tensors among ``values``, also from nested containers."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (Mapping, list, tuple)):
-            yield from _tensors(value.values() if isinstance(value, Mapping) else value)
+            yield from tensors_in(value.values() if isinstance(value, Mapping) else value)
 
 
 # ------------------------------------------------------------------------------------------- nothing follows the head

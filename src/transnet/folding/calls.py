@@ -36,12 +36,11 @@ class Call:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Identify the call while the network runs, by the function, the input's size and the options."""
+        """Identify the call while the network runs."""
         weight = self.tensors.get("weight")
         shape = () if weight is None else numbers(tuple(weight.shape))
-        # Sorted, because folding may transpose the kernel.
-        shape = (*shape[:2], *sorted(shape[2:]))
-        return self.kind, self.size, tuple(self.options.values()), shape
+        # The sides of the kernel are sorted, because folding may transpose it.
+        return self.kind, self.size, tuple(self.options.values()), (*shape[:2], *sorted(shape[2:]))
 
 
 def read_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Call] | None:
@@ -69,7 +68,7 @@ def map_size(x: Tensor) -> Pair:
 
 
 def numbers(value: Any) -> Any:
-    """Return a size or an option as plain numbers: ``torch.jit.trace`` and ``torch.export`` make symbols of sizes."""
+    """Return a size or an option as plain numbers, of which ``torch.jit.trace`` and ``torch.export`` make symbols."""
     if isinstance(value, tuple):
         return tuple(numbers(part) for part in value)
     if isinstance(value, torch.SymInt):

@@ -8,9 +8,8 @@ for one image size and checks the result.
 """
 
 import copy
-import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,19 +19,10 @@ from torch import Tensor, nn
 from transnet import d4
 from transnet.errors import ModelError
 from transnet.folding.calls import Call, Pair
-from transnet.folding.layers import (
-    Calls,
-    Folded,
-    FoldedCalls,
-    FoldedLayer,
-    FoldedUncompiledCalls,
-    LayerChange,
-    replace_class,
-    restore_class,
-)
+from transnet.folding.layers import Folded, FoldedCalls, FoldedLayer, LayerChange, replace_class, restore_class
 from transnet.folding.trace import Trace, Visit, describe, find_culprit, same, trace
 from transnet.folding.windows import REVERSED, MovedCall, move_call
-from transnet.head import copy_module
+from transnet.head import copy_module, tensors_in
 
 LayerChanges = dict[str, LayerChange]
 
@@ -71,7 +61,10 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     Raises:
         ModelError: if t cannot be folded exactly. The message names the layer and the reason.
     """
-    t = _element(t)
+    names = d4.parse(t)
+    if len(names) != 1:
+        raise ModelError(f"{t!r} names {len(names)} elements; give one of {' '.join(d4.NAMES)}", field="t")
+    t = names[0]
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: {type(model).__name__} was given; an nn.Module is needed")
     size = _image_size(image_size, t)
@@ -87,109 +80,19 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     return model
 
 
-def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
-    """Fold ``model`` in place after folding and checking a float64 copy; return the names of the turned kernels."""
-    plain = _check_copy(model)
-    x, seen, want = _trace(plain, t, size)
-    if not all(bool(y.isfinite().all()) for y in _tensors(want)):
-        raise ModelError("the network's output on random images is not finite, so that a fold cannot be checked")
-    kernels, layers = _find_changes(plain, seen, t, size)
-    folded = copy.deepcopy(plain)
-    _change(folded, kernels, layers, t, size)
+def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
+    sides = image_size if isinstance(image_size, (tuple, list)) else (image_size, image_size)
     try:
-        with torch.no_grad():
-            exact = all(same(got, y) for got, y in zip(_tensors(folded(x)), _tensors(want), strict=True))
-    except RuntimeError:  # maps whose sizes no longer match
-        exact = False
-    if not exact:
-        raise ModelError(f"{t} cannot be folded exactly into {find_culprit(plain, folded, x, t, seen)}")
-    _change(model, kernels, layers, t, size)
-    return kernels
-
-
-def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str, ...], LayerChanges]:
-    """Return the names of the kernels to turn, and the layers to change: those that move windows, and the first."""
-    stored = {id(tensor): name for name, tensor in [*plain.named_parameters(), *plain.named_buffers()]}
-    kernels: dict[str, None] = {}
-    layers: LayerChanges = {}
-    for visit in seen.visits:
-        for plain_call, _ in visit.calls:
-            kernels.update(dict.fromkeys(_kernels(plain, visit.name, plain_call, stored)))
-        mixin, calls = _move_windows(plain, visit, t)
-        # The maps of a module with code of its own may have their channels last, so that their size is not checked.
-        sizes = _sizes(seen, visit.name, t) if mixin is FoldedLayer else ()
-        layers.setdefault(visit.name, LayerChange(mixin, [], sizes)).visits.append(calls)
-    moved: LayerChanges = {}
-    for name, change in layers.items():
-        known: dict[Any, MovedCall | None] = {}
-        for key, call in itertools.chain(*change.visits):
-            if known.setdefault(key, call) != call:
-                raise ModelError(
-                    f"{t} cannot be folded exactly into {describe(plain, name)}: two calls of {key[0]} "
-                    "look the same but would have to change differently; make them layers"
-                )
-        pads = any(key[0] == "pad" for key, call in known.items() if call is not None)
-        if any(known.values()):
-            moved[name] = replace(change, mixin=FoldedUncompiledCalls) if pads else change
-    if any(REVERSED[t]):
-        # Even if no window moves at this size, windows may have to move at another one.
-        sizes = _sizes(seen, seen.entry, t)
-        entry = seen.entry if sizes else ""
-        moved[entry] = replace(moved.get(entry, LayerChange(Folded, [], ())), sizes=sizes or (size,))
-    return tuple(kernels), moved
-
-
-def _sizes(seen: Trace, name: str, t: str) -> tuple[Pair, ...]:
-    """Return the sizes of the maps that a module gets, or nothing if its first argument is not always a map."""
-    sizes = [visit.size for visit in seen.visits if visit.name == name]
-    return tuple(dict.fromkeys(_turned(size, t) for size in sizes if size)) if all(sizes) else ()
-
-
-def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -> list[str]:
-    """Return the names of the stored tensors that a convolution's kernel comes from."""
-    weight = call.tensors.get("weight")
-    if weight is None or tuple(weight.shape[-2:]) == (1, 1):
-        return []
-    if id(weight) in stored:
-        return [stored[id(weight)]]
-    # The kernel is computed from a stored one, as in weight standardisation: the stored one is turned.
-    module = plain.get_submodule(owner)
-    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    found = [name for name, tensor in own if tensor.ndim == 4 and tensor.shape[-2:] == weight.shape[-2:]]
-    if not found:
+        height, width = map(operator.index, sides)
+    except (TypeError, ValueError):
+        height = width = 0
+    if min(height, width) < 1 or isinstance(image_size, bool):
+        raise ModelError(f"{image_size!r} was given; give the side, or (height, width)", field="image_size")
+    if height != width and d4.swaps_sides(t):
         raise ModelError(
-            f"{describe(plain, owner)} computes its kernel from something other than a stored kernel; if that is a "
-            "parametrization, remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
+            f"{height}×{width} was given; {t} swaps height and width and needs square images", field="image_size"
         )
-    return [f"{owner}.{name}" if owner else name for name in found]
-
-
-def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], Calls]:
-    """Return the moved calls of one visit of a module, and the base class that makes them."""
-    module = plain.get_submodule(visit.name)
-    if (type(module).__module__, type(module).__name__) in _LAYERS and visit.size is not None and visit.calls:
-        *before, (call, out) = visit.calls
-        outer = before[0][0] if before else None
-        return FoldedLayer, [(_turned(visit.size, t), move_call(call, out, t, outer))]
-    return FoldedCalls, [
-        (replace(call, size=_turned(call.size, t)).key, move_call(call, out, t)) for call, out in visit.calls
-    ]
-
-
-def _change(model: nn.Module, kernels: Sequence[str], layers: LayerChanges, t: str, size: Pair) -> None:
-    _turn_kernels(model, kernels, d4.inverse(t))
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    purpose = f"{t} is folded into this network for {_times(size)} images"
-    for name, change in layers.items():
-        replace_class(model.get_submodule(name), change, purpose, device)
-
-
-def _turn_kernels(model: nn.Module, names: Sequence[str], t: str) -> None:
-    tensors = dict([*model.named_parameters(), *model.named_buffers()])
-    for name in names:
-        turned = d4.apply(t, tensors[name].data)
-        last = turned.is_contiguous(memory_format=torch.channels_last)
-        tensors[name].data = turned if last else turned.contiguous()
+    return height, width
 
 
 def _unfold(model: nn.Module, size: Pair) -> str:
@@ -203,6 +106,27 @@ def _unfold(model: nn.Module, size: Pair) -> str:
         if isinstance(module, Folded):
             restore_class(module)
     return str(config["transform"])
+
+
+def _fold_checked(model: nn.Module, t: str, size: Pair) -> tuple[str, ...]:
+    """Fold ``model`` in place after folding and checking a float64 copy; return the names of the turned kernels."""
+    plain = _check_copy(model)
+    x, seen = _trace(plain, t, size)
+    want = [*tensors_in([seen.output])]
+    if not all(bool(y.isfinite().all()) for y in want):
+        raise ModelError("the network's output on random images is not finite, so that a fold cannot be checked")
+    kernels, layers = _find_changes(plain, seen, t, size)
+    folded = copy.deepcopy(plain)
+    _change(folded, kernels, layers, t)
+    try:
+        with torch.no_grad():
+            exact = all(same(got, y) for got, y in zip(tensors_in([folded(x)]), want, strict=True))
+    except RuntimeError:  # maps whose sizes no longer match
+        exact = False
+    if not exact:
+        raise ModelError(f"{t} cannot be folded exactly into {find_culprit(plain, folded, x, t)}")
+    _change(model, kernels, layers, t)
+    return kernels
 
 
 def _check_copy(model: nn.Module) -> nn.Module:
@@ -219,52 +143,103 @@ def _check_copy(model: nn.Module) -> nn.Module:
     return plain
 
 
-def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace, Any]:
+def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace]:
     """Run the plain network on t(x) for a random x."""
-    device = next((p.device for p in plain.parameters()), torch.device("cpu"))
     first = next((m.in_channels for m in plain.modules() if isinstance(m, nn.Conv2d)), 3)
     failed = None
     # Something before the first convolution may change the number of channels, as space-to-depth does.
     for channels in dict.fromkeys((first, 3)):
         x = torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        x = x.to(_device(plain))
         try:
-            with torch.no_grad():
-                return x.to(device), *trace(plain, d4.apply(t, x.to(device)))
+            return x, trace(plain, d4.apply(t, x))
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             failed = failed or error
     message = str(failed) or type(failed).__name__
     raise ModelError(f"the network does not run on {first}×{_times(size)} images: {message}") from failed
 
 
-def _tensors(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output]
-    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
-    return [tensor for value in values for tensor in _tensors(value)]
+def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str, ...], LayerChanges]:
+    """Return the names of the kernels to turn, and the layers to change: those that move windows, and the first."""
+    stored = {id(tensor): name for name, tensor in [*plain.named_parameters(), *plain.named_buffers()]}
+    purpose = f"{t} is folded into this network for {_times(size)} images"
+    kernels: list[str] = []
+    layers: LayerChanges = {}
+    for visit in seen.visits:
+        for call, _ in visit.calls:
+            kernels += _kernels(plain, visit.name, call, stored)
+        mixin, calls = _move_windows(plain, visit, t)
+        # The maps of a module with code of its own may have their channels last, so that their size is not checked.
+        sizes = _sizes(seen, visit.name, t) if mixin is FoldedLayer else ()
+        change = layers.setdefault(visit.name, LayerChange(mixin, purpose, sizes))
+        change.expected.append({key for key, moved in calls if moved is not None})
+        for key, moved in calls:
+            if change.calls.setdefault(key, moved) != moved:
+                raise ModelError(
+                    f"{t} cannot be folded exactly into {describe(plain, visit.name)}: two calls of {key[0]} "
+                    "look the same but would have to change differently; make them layers"
+                )
+    layers = {name: change for name, change in layers.items() if any(change.calls.values())}
+    if any(REVERSED[t]):
+        # Even if no window moves at this size, windows may have to move at another one.
+        sizes = _sizes(seen, seen.entry, t)
+        entry = seen.entry if sizes else ""
+        layers[entry] = replace(layers.get(entry, LayerChange(Folded, purpose)), sizes=sizes or (size,))
+    return tuple(dict.fromkeys(kernels)), layers
 
 
-def _element(t: str) -> str:
-    names = d4.parse(t)
-    if len(names) != 1:
-        raise ModelError(f"{t!r} names {len(names)} elements; give one of {' '.join(d4.NAMES)}", field="t")
-    return names[0]
+def _sizes(seen: Trace, name: str, t: str) -> tuple[Pair, ...]:
+    """Return the sizes of the maps that a module gets, or nothing if its first argument is not always a map."""
+    sizes = [visit.size for visit in seen.visits if visit.name == name]
+    return tuple(dict.fromkeys(_turned(size, t) for size in sizes if size)) if all(sizes) else ()
 
 
-def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
-    sides = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size, image_size)
-    try:
-        height, width = (operator.index(side) for side in sides)
-    except (TypeError, ValueError):
-        height = width = 0
-    if height < 1 or width < 1 or isinstance(image_size, bool):
+def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -> list[str]:
+    """Return the names of the stored tensors that a convolution's kernel comes from."""
+    weight = call.tensors.get("weight")
+    if weight is None or tuple(weight.shape[-2:]) == (1, 1):
+        return []
+    if id(weight) in stored:
+        return [stored[id(weight)]]
+    # The kernel is computed from a stored one, as in weight standardisation: the stored one is turned.
+    own = plain.get_submodule(owner)
+    tensors = [*own.named_parameters(owner, recurse=False), *own.named_buffers(owner, recurse=False)]
+    found = [name for name, tensor in tensors if tensor.ndim == 4 and tensor.shape[-2:] == weight.shape[-2:]]
+    if not found:
         raise ModelError(
-            f"{image_size!r} was given; give the side of square images, or (height, width)", field="image_size"
+            f"{describe(plain, owner)} computes its kernel from something other than a stored kernel; if that is a "
+            "parametrization, remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
         )
-    if height != width and d4.swaps_sides(t):
-        raise ModelError(
-            f"{height}×{width} was given; {t} swaps height and width, so it needs square images", field="image_size"
-        )
-    return height, width
+    return found
+
+
+def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded], list[tuple[Any, MovedCall | None]]]:
+    """Return the moved calls of one visit of a module, and the base class that makes them."""
+    kind = type(plain.get_submodule(visit.name))
+    if (kind.__module__, kind.__name__) in _LAYERS and visit.size is not None and visit.calls:
+        *before, (call, out) = visit.calls
+        outer = before[0][0] if before else None
+        return FoldedLayer, [(_turned(visit.size, t), move_call(call, out, t, outer))]
+    return FoldedCalls, [
+        (replace(call, size=_turned(call.size, t)).key, move_call(call, out, t)) for call, out in visit.calls
+    ]
+
+
+def _change(model: nn.Module, kernels: Sequence[str], layers: LayerChanges, t: str) -> None:
+    _turn_kernels(model, kernels, d4.inverse(t))
+    for name, change in layers.items():
+        replace_class(model.get_submodule(name), change, _device(model))
+
+
+def _turn_kernels(model: nn.Module, names: Sequence[str], t: str) -> None:
+    for name in names:
+        owner, _, own = name.rpartition(".")
+        tensor: Tensor = getattr(model.get_submodule(owner), own)
+        tensor.data = d4.keep_format(d4.apply(t, tensor.data).contiguous(), tensor.data)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def _turned(size: Pair, t: str) -> Pair:

@@ -1,15 +1,15 @@
 """Layers of a folded network: the plain layers, with their windows moved and the sizes of their maps checked.
 
-A folded layer is the plain layer with its class replaced by a subclass made for it. Parameters, hooks and all
-references to the module stay as they are, and ``isinstance`` still holds. A layer with moved windows has a buffer
-``folded_pads`` with one row (height, width, left, right, top, bottom) for every moved call. Therefore a strict load
-of its state dict into the plain network fails, and so does a load into a network that was folded differently.
+A folded layer is the plain layer with its class replaced by a subclass, so that parameters, hooks and references to
+the module stay as they are. A layer with moved windows has a buffer ``folded_pads`` with one row (height, width, left,
+right, top, bottom) for every moved call. Therefore a strict load of its state dict into the plain network fails, and so
+does a load into a network that was folded differently.
 
 The checks are part of ``forward``, so that every way to trace the network keeps them or refuses other sizes.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache, wraps
 from inspect import signature
 from typing import Any
@@ -24,21 +24,15 @@ from transnet.folding.calls import Pair, map_size, read_call
 from transnet.folding.windows import MovedCall, Pads
 
 
-def call_moved(func: Any, x: Tensor, change: MovedCall, **tensors: Tensor | None) -> Tensor:
+def call_moved(func: Any, x: Tensor, moved: MovedCall, **tensors: Tensor | None) -> Tensor:
     """Carry out a moved call."""
-    seen = _pad_or_crop(x, change.pads, change.mode, change.value)
-    if change.step != (1, 1):
-        seen = seen[..., :: change.step[0], :: change.step[1]]
-    y: Tensor = func(seen, **tensors, **change.options)
-    if change.kept is not None:
-        (top, height), (left, width) = change.kept
-        y = y[..., top : top + height, left : left + width]
-    if change.counted is None:
+    y: Tensor = func(_pad_or_crop(x, moved.pads, moved.mode, moved.value), **tensors, **moved.options)
+    if moved.counted is None:
         return y
-    ones = F.pad(x.new_ones(1, 1, *x.shape[-2:]), change.counted, value=1.0)
-    rest = [pad - border for pad, border in zip(change.pads, change.counted)]
+    ones = F.pad(x.new_ones(1, 1, *x.shape[-2:]), moved.counted, value=1.0)
+    rest = [pad - border for pad, border in zip(moved.pads, moved.counted)]
     # A window without a real pixel has the sum 0, and torch calls that average 0.
-    return y / func(F.pad(ones, rest), **change.options).clamp(min=1)
+    return y / func(F.pad(ones, rest), **moved.options).clamp(min=1)
 
 
 def _pad_or_crop(x: Tensor, pads: Pads, mode: str, value: float) -> Tensor:
@@ -55,39 +49,40 @@ def _pad_or_crop(x: Tensor, pads: Pads, mode: str, value: float) -> Tensor:
 
 @fx.wrap  # type: ignore[untyped-decorator]  # fx records this as one call, because it cannot record a condition
 def check_size(x: Any, sizes: tuple[Pair, ...], purpose: str) -> Tensor:
-    """Return the map ``x``, or raise if its size is not one of ``sizes``.
-
-    Args:
-        x: the input of a layer of a folded network.
-        sizes: the (height, width) of the layer's maps at the image size of the fold.
-        purpose: the transform and the image size of the fold, for the message.
-    """
+    """Return the map ``x``, or raise if its (height, width) is not one that the layer gets at the fold's image size."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{purpose}; it needs a map as the first argument, not {type(x).__name__}")
-    given = map_size(x)
-    for size in sizes:
-        if given == size:
-            # A jit trace keeps no condition, but it keeps these two views, which fail at any other size.
-            tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
-            return x.unflatten(-2, size[:1]).unflatten(-1, size[1:]) if tracing else x
-    known = " or ".join(f"{h}×{w}" for h, w in sizes)
-    raise ModelError(
-        f"{purpose}; a layer that then gets {known} pixels got {given[0]}×{given[1]}; "
-        "fold the plain network again with the new image_size"
-    )
+    height, width = map_size(x)
+    if (height, width) not in sizes:
+        known = " or ".join(f"{h}×{w}" for h, w in sizes)
+        raise ModelError(
+            f"{purpose}; a layer that then gets {known} pixels got {height}×{width}; fold the plain network again "
+            "with the new image_size"
+        )
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        # A jit trace keeps no condition, but it keeps these two views, which fail at any other size.
+        return x.unflatten(-2, (height,)).unflatten(-1, (width,))
+    return x
 
 
-Calls = list[tuple[Any, MovedCall | None]]  # by the input's size for layers, by `Call.key` for functions
+@dataclass(frozen=True)
+class LayerChange:
+    """How to turn one plain layer into a folded one."""
+
+    mixin: "type[Folded]"
+    purpose: str  # the transform and the image size of the fold, for messages
+    sizes: tuple[Pair, ...] = ()  # of its maps, if they are checked
+    # By the input's size for layers, and by `Call.key` for functions; None if the call stays as it is.
+    calls: dict[Any, MovedCall | None] = field(default_factory=dict)
+    expected: list[set[Any]] = field(default_factory=list)  # the keys of the calls that move, for each forward
 
 
 class Folded(nn.Module):
-    """A layer of a folded network that checks the size of its maps. ``replace_class`` makes its subclasses."""
+    """A layer of a folded network that checks the size of its maps. `replace_class` makes its subclasses."""
 
     plain_class: type[nn.Module]
     mixin: "type[Folded]"
-    folded_sizes: tuple[Pair, ...]
-    folded_purpose: str
-    folded_pads: Tensor
+    change: LayerChange
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plain module."""
@@ -107,41 +102,29 @@ class Folded(nn.Module):
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def extra_repr(self) -> str:
-        """Return the plain layer's description, the sizes of its maps, and the pads of its moved windows."""
-        frames = [f"{h}×{w}" for h, w in self.folded_sizes]
-        if "folded_pads" in self._buffers:
-            frames = [f"{h}×{w} with pads {tuple(pads)}" for h, w, *pads in self.folded_pads.tolist()]
-        return ", ".join(filter(None, [super().extra_repr(), f"folded: {'; '.join(frames)}"]))
-
 
 class FoldedLayer(Folded):
-    """A convolution or pooling layer with moved windows, with one ``MovedCall`` for each size of its maps."""
-
-    moved_calls: dict[Pair, MovedCall | None]
+    """A convolution or pooling layer with moved windows, with one call for each size of its maps."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply t⁻¹ to the plain layer's output on t(x)."""
-        change = self.moved_calls[map_size(x)]
-        if change is None:
+        moved = self.change.calls[map_size(x)]
+        if moved is None:
             return super().forward(x)  # type: ignore[no-any-return]
         if isinstance(self, nn.Conv2d):
-            return call_moved(F.conv2d, x, change, weight=self.weight, bias=self.bias)
-        return call_moved(F.max_pool2d if isinstance(self, nn.MaxPool2d) else F.avg_pool2d, x, change)
+            return call_moved(F.conv2d, x, moved, weight=self.weight, bias=self.bias)
+        return call_moved(F.max_pool2d if isinstance(self, nn.MaxPool2d) else F.avg_pool2d, x, moved)
 
 
 class FoldedCalls(Folded):
     """A module whose own code calls convolution, pooling or padding functions, with those calls replaced."""
 
-    moved_calls: dict[tuple[Any, ...], MovedCall | None]
-    expected: list[set[tuple[Any, ...]]]
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plain module's code, and replace its calls while it runs."""
-        met: set[tuple[Any, ...]] = set()
-        with _ReplaceCalls(self.moved_calls, met):
+        replacing = _ReplaceCalls(self.change.calls)
+        with replacing:
             output = super().forward(*args, **kwargs)
-        if met not in self.expected and not _symbolic(args, kwargs):
+        if replacing.met not in self.change.expected and not _symbolic(args, kwargs):
             raise RuntimeError(f"{type(self).__name__} did not make the calls it was folded for; run it uncompiled")
         return output
 
@@ -150,58 +133,45 @@ class FoldedUncompiledCalls(FoldedCalls):
     """The same with padding among the calls. A mode does not see padding in compiled code, so this is not compiled."""
 
 
-@dataclass
-class LayerChange:
-    """The change of one layer: its new base class, its moved calls at each visit, and the sizes of its maps."""
-
-    mixin: type[Folded]
-    visits: list[Calls]
-    sizes: tuple[Pair, ...]
-
-
-def replace_class(module: nn.Module, change: LayerChange, purpose: str, device: torch.device) -> None:
+def replace_class(module: nn.Module, change: LayerChange, device: torch.device) -> None:
     """Turn a plain module into a folded one, in place."""
-    calls = {key: call for visit in change.visits for key, call in visit}
-    moved = {key: call for key, call in calls.items() if call is not None}
+    moved = {key: call for key, call in change.calls.items() if call is not None}
     if moved:
-        rows = [[*_size_of(key), *call.frame] for key, call in moved.items()]
+        sizes = [key if change.mixin is FoldedLayer else key[1] for key in moved]
+        rows = [[*size, *call.frame] for size, call in zip(sizes, moved.values())]
         module.register_buffer("folded_pads", torch.tensor(rows, device=device))
-    module.moved_calls = calls  # type: ignore[assignment]
-    module.expected = [{key for key, _ in visit if key in moved} for visit in change.visits]  # type: ignore[assignment]
-    module.folded_sizes = change.sizes  # type: ignore[assignment]
-    module.folded_purpose = purpose  # type: ignore[assignment]
-    module.__class__ = _subclass(change.mixin, type(module))  # type: ignore[arg-type]
+    mixin = FoldedUncompiledCalls if any(key[0] == "pad" for key in moved) else change.mixin
+    module.change = change  # type: ignore[assignment]
+    module.__class__ = _subclass(mixin, type(module))  # type: ignore[arg-type]
 
 
 def restore_class(module: Folded) -> None:
     """Turn a folded module back into the plain one, in place."""
-    for name in ("moved_calls", "expected", "folded_sizes", "folded_purpose", "folded_pads"):
-        if hasattr(module, name):
-            delattr(module, name)
+    del module.change
+    module._buffers.pop("folded_pads", None)
     module.__class__ = module.plain_class  # type: ignore[assignment]
 
 
 class _ReplaceCalls(TorchFunctionMode):
-    def __init__(self, moved_calls: dict[tuple[Any, ...], MovedCall | None], met: set[tuple[Any, ...]]) -> None:
+    def __init__(self, calls: dict[Any, MovedCall | None]) -> None:
         super().__init__()
-        self.moved_calls = moved_calls
-        self.met = met
+        self.calls = calls
+        self.met: set[Any] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if _symbolic(args, kwargs):
             # fx records the calls without knowing a size, so that the moved call is looked up when the graph runs.
             kind = getattr(func, "__name__", "")
-            known = {key: asdict(change) for key, change in self.moved_calls.items() if change and key[0] == kind}
+            known = {key: asdict(moved) for key, moved in self.calls.items() if moved and key[0] == kind}
             return call_in_graph(kind, known, args, kwargs) if known else func(*args, **kwargs)
         found = read_call(func, args, kwargs)
-        if found is not None:
-            x, call = found
-            change = self.moved_calls.get(call.key)
-            if change is not None:
-                self.met.add(call.key)
-                return call_moved(func, x, change, **call.tensors)
-        return func(*args, **kwargs)
+        moved = None if found is None else self.calls.get(found[1].key)
+        if found is None or moved is None:
+            return func(*args, **kwargs)
+        x, call = found
+        self.met.add(call.key)
+        return call_moved(func, x, moved, **call.tensors)
 
 
 def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -212,7 +182,7 @@ def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def call_in_graph(
     kind: str, moved_calls: dict[Any, dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run one call in an fx graph, as a moved call if ``moved_calls`` has one; its values are fields of `MovedCall`."""
+    """Run a call in an fx graph, as a moved call if ``moved_calls`` has its fields."""
     func = getattr(F, kind)
     found = read_call(func, args, kwargs)
     if found is None or found[1].key not in moved_calls:
@@ -226,14 +196,9 @@ def _subclass(mixin: type[Folded], plain: type[nn.Module]) -> type[nn.Module]:
     forward = _checked_forward(mixin, plain)
     if mixin is FoldedUncompiledCalls:
         forward = torch.compiler.disable(forward)
-    names = {
-        "plain_class": plain,
-        "mixin": mixin,
-        "forward": forward,
-        # fx decides by the module's name whether it looks inside: a folded layer is opaque if the plain one is.
-        "__module__": plain.__module__,
-        "__doc__": plain.__doc__,
-    }
+    # fx decides by the module's name whether it looks inside: a folded layer is opaque if the plain one is.
+    names: dict[str, Any] = {"__module__": plain.__module__, "__doc__": plain.__doc__}
+    names |= {"plain_class": plain, "mixin": mixin, "forward": forward}
     return type(f"Folded{plain.__name__}", (mixin, plain), names)
 
 
@@ -242,10 +207,11 @@ def _checked_forward(mixin: type[Folded], plain: type[nn.Module]) -> Callable[..
 
     @wraps(plain.forward)  # fx and jit.trace read the names of the arguments
     def forward(self: Folded, *args: Any, **kwargs: Any) -> Any:
-        if self.folded_sizes and args:
-            args = (check_size(args[0], self.folded_sizes, self.folded_purpose), *args[1:])
-        elif self.folded_sizes:
-            kwargs[first] = check_size(kwargs.get(first), self.folded_sizes, self.folded_purpose)
+        sizes, purpose = self.change.sizes, self.change.purpose
+        if sizes and args:
+            args = (check_size(args[0], sizes, purpose), *args[1:])
+        elif sizes:
+            kwargs[first] = check_size(kwargs.get(first), sizes, purpose)
         return mixin.forward(self, *args, **kwargs)
 
     return forward
@@ -254,8 +220,3 @@ def _checked_forward(mixin: type[Folded], plain: type[nn.Module]) -> Callable[..
 def _revive(mixin: type[Folded], plain: type[nn.Module]) -> nn.Module:
     cls = _subclass(mixin, plain)  # type: ignore[arg-type]
     return cls.__new__(cls)
-
-
-def _size_of(key: Any) -> Pair:
-    size: Pair = key if isinstance(key[0], int) else key[1]
-    return size

@@ -1,7 +1,7 @@
 """Watch a network run: record which layer calls what at which size, and find the layer that makes a fold wrong."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ _REASONS = {
     "__getitem__": "it slices the map from one end",
 }
 
+Event = tuple[str, bool, Any]  # a module's name, whether this is its output, and its arguments or its output
+
 
 @dataclass
 class Visit:
@@ -35,7 +37,7 @@ class Visit:
 
     name: str
     size: Pair | None
-    calls: list[tuple[Call, Pair]] = field(default_factory=list)
+    calls: list[tuple[Call, Pair]] = field(default_factory=list)  # with the size of the result
 
 
 @dataclass
@@ -43,14 +45,8 @@ class Trace:
     """The calls of a network on one input, module by module, in the order in which they began."""
 
     visits: list[Visit] = field(default_factory=list)
-    functions: dict[str, set[str]] = field(default_factory=dict)
-
-    @property
-    def sizes(self) -> set[Pair]:
-        """Return the sizes of all maps."""
-        return {call.size for visit in self.visits for call, _ in visit.calls} | {
-            out for visit in self.visits for _, out in visit.calls
-        }
+    functions: dict[str, set[str]] = field(default_factory=dict)  # that a module's own code calls
+    output: Any = None
 
     @property
     def entry(self) -> str:
@@ -58,48 +54,63 @@ class Trace:
         return next(iter(self.functions), "")
 
 
-def trace(model: nn.Module, x: Tensor) -> tuple[Trace, Any]:
+@torch.no_grad()
+def trace(model: nn.Module, x: Tensor, events: list[Event] | None = None) -> Trace:
     """Run ``model`` on ``x`` and record every call of a convolution, pooling, padding or interpolation.
 
     A function is attributed to the innermost module whose forward is running. This finds functions in a model's own
-    code (``F.max_pool2d``) as well as layers.
+    code (``F.max_pool2d``) as well as layers. If ``events`` is a list, it receives the modules' inputs and outputs.
     """
     seen = Trace()
     stack: list[Visit] = []
 
-    def enter(name: str, args: tuple[Any, ...]) -> None:
-        x = args[0] if args else None
-        stack.append(Visit(name, map_size(x) if isinstance(x, Tensor) and x.ndim == 4 else None))
-        seen.visits.append(stack[-1])
-
     class Recorder(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            if stack:
-                name = getattr(func, "__name__", "")
-                if name != "__get__":  # x.shape and the like compute nothing
-                    seen.functions.setdefault(stack[-1].name, set()).add(name)
+            name = getattr(func, "__name__", "")
+            if stack and name != "__get__":  # x.shape and the like compute nothing
+                seen.functions.setdefault(stack[-1].name, set()).add(name)
                 found = read_call(func, args, kwargs or {})
                 if found is not None and isinstance(result, Tensor):
                     stack[-1].calls.append((found[1], map_size(result)))
             return result
 
-    def leave(name: str, args: tuple[Any, ...], output: Any) -> None:
+    def enter(name: str, args: tuple[Any, ...]) -> None:
+        x = args[0] if args else None
+        stack.append(Visit(name, map_size(x) if isinstance(x, Tensor) and x.ndim == 4 else None))
+        seen.visits.append(stack[-1])
+        if events is not None:
+            events.append((name, False, args))
+
+    def leave(name: str, output: Any) -> None:
         stack.pop()
+        if events is not None:
+            events.append((name, True, output))
 
-    with watched(model, enter, leave), Recorder():
-        output = model(x)
-    return seen, output
+    with ExitStack() as hooks, Recorder():
+        for name, module in model.named_modules():
+            before = module.register_forward_pre_hook(lambda _, args, name=name: enter(name, args))
+            after = module.register_forward_hook(lambda _, args, output, name=name: leave(name, output))
+            hooks.enter_context(before)
+            hooks.enter_context(after)
+        seen.output = model(x)
+    return seen
 
 
-def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str, seen: Trace) -> str:
-    """Describe the first layer at which the two networks differ: its code does not commute with t. Give the reason."""
-    ours, theirs = _events(folded, x), _events(plain, d4.apply(t, x))
+def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str) -> str:
+    """Describe the first layer at which the two networks differ, because its code does not commute with t, and why."""
+    ours: list[Event] = []
+    theirs: list[Event] = []
+    seen = trace(plain, d4.apply(t, x), theirs)
+    with suppress(RuntimeError):
+        trace(folded, x, ours)
+    calls = [call for visit in seen.visits for call in visit.calls]
+    sizes = {call.size for call, _ in calls} | {out for _, out in calls}
     stack: list[str] = []
     for (name, leaves, got), (_, _, want) in zip(ours, theirs):
         if leaves:
             stack.pop()
-        if not _agree(got, want, t, seen.sizes):
+        if not _agree(got, want, d4.inverse(t), sizes):
             break
         if not leaves:
             stack.append(name)
@@ -117,39 +128,20 @@ def describe(model: nn.Module, name: str) -> str:
     return f"layer {name!r} ({kind})" if name else f"the network itself ({kind})"
 
 
-@contextmanager
-def watched(
-    model: nn.Module,
-    enter: Callable[[str, tuple[Any, ...]], None],
-    leave: Callable[[str, tuple[Any, ...], Any], None],
-) -> Iterator[None]:
-    """Call ``enter`` and ``leave`` around every module's forward."""
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            before = module.register_forward_pre_hook(lambda _, args, name=name: enter(name, args))
-            after = module.register_forward_hook(lambda _, args, output, name=name: leave(name, args, output))
-            hooks.callback(before.remove)
-            hooks.callback(after.remove)
-        yield
+def same(got: Tensor, want: Tensor) -> bool:
+    """Return whether two float64 results are equal up to rounding."""
+    if got.shape != want.shape or not want.numel():
+        return got.shape == want.shape
+    return bool((got - want).abs().max() <= 1e-9 * want.abs().max())
 
 
-def _events(model: nn.Module, x: Tensor) -> list[tuple[str, bool, Any]]:
-    """Return all inputs and outputs of modules in order, as (name, whether it is an output, value)."""
-    found: list[tuple[str, bool, Any]] = []
-    enter = lambda name, args: found.append((name, False, args))  # noqa: E731
-    leave = lambda name, args, output: found.append((name, True, output))  # noqa: E731
-    with suppress(RuntimeError), torch.no_grad(), watched(model, enter, leave):
-        model(x)
-    return found
-
-
-def _agree(got: Any, want: Any, t: str, sizes: set[Pair]) -> bool:
+def _agree(got: Any, want: Any, undo: str, sizes: set[Pair]) -> bool:
     """Return whether two values correspond: as maps in either layout, as tokens, or because they are equal."""
     if isinstance(got, (tuple, list)):
-        return all(_agree(g, w, t, sizes) for g, w in zip(got, want))
+        return all(_agree(g, w, undo, sizes) for g, w in zip(got, want))
     if not isinstance(got, Tensor) or not got.is_floating_point():
         return True
-    return any(same(got, candidate) for candidate in _turned_back(want, d4.inverse(t), sizes))
+    return any(same(got, candidate) for candidate in _turned_back(want, undo, sizes))
 
 
 def _turned_back(want: Tensor, undo: str, sizes: set[Pair]) -> Iterator[Tensor]:
@@ -167,24 +159,15 @@ def _turned_back(want: Tensor, undo: str, sizes: set[Pair]) -> Iterator[Tensor]:
                 yield torch.cat([head, maps.flatten(-3)], -1).movedim(-1, axis)
 
 
-def same(got: Tensor, want: Tensor, tolerance: float = 1e-9) -> bool:
-    """Return whether two float64 results are equal up to rounding."""
-    if got.shape != want.shape:
-        return False
-    scale = want.abs().max().item() if want.numel() else 0.0
-    return bool((got - want).abs().max().item() <= tolerance * scale) if want.numel() else True
-
-
 def _reason(model: nn.Module, name: str, seen: Trace) -> str:
     module = model.get_submodule(name)
-    for own, _ in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+    for own in [*module._parameters, *module._buffers]:
         if "pos" in own:
             return f"it adds a positional embedding ({own})"
     if "PosEmb" in type(module).__name__:
         return "it is a positional embedding"
-    called = seen.functions.get(name, set())
     for function, reason in _REASONS.items():
-        if function in called:
+        if function in seen.functions.get(name, set()):
             return reason
     if isinstance(module, nn.Linear):
         return "it has weights of its own for every position; pool globally before it"

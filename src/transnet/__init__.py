@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "TransNet": "model",
-    "anytime": "early_exit",
+    **dict.fromkeys(("TransNet", "heads_loss"), "model"),
     "distillation_loss": "distillation",
+    "anytime": "early_exit",
     "fold": "folding.fold",
-    "heads_loss": "model",
-    "invariance_penalty": "invariance",
-    "invariance_score": "invariance",
-    "layer_invariance": "invariance",
+    **dict.fromkeys(("invariance_penalty", "invariance_score", "layer_invariance"), "invariance"),
     "load": "runs.folder",
 }
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604

@@ -14,11 +14,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from transnet.errors import ModelError
+from transnet.head import find_head
 
 _CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
 _WIDE = {f"wrn{depth}-{width}-cifar": ((depth - 4) // 6, width) for depth, width in ((16, 4), (16, 8), (28, 10))}
@@ -40,29 +41,25 @@ def create(
     """
     if not isinstance(name, str) or num_classes < 1:
         raise ModelError(
-            f"name {name!r} and num_classes {num_classes} were given; a name and at least 1 are needed", field="model"
+            f"{name!r} for {num_classes} classes was given; a name and 1 or more are needed", field="model"
         )
     library, _, inner = name.partition(":")
-    if inner and library in ("timm", "torchvision"):
-        from_library = _from_timm if library == "timm" else _from_torchvision
-        return from_library(inner, num_classes, in_channels, image_size, pretrained)
+    if inner and library == "timm":
+        return _from_timm(inner, num_classes, in_channels, image_size, pretrained)
+    if inner and library == "torchvision":
+        return _from_torchvision(inner, num_classes, in_channels, image_size, pretrained)
     if name not in NAMES:
-        raise ModelError(
-            f"unknown {name!r}; known are {' '.join(NAMES)} timm:NAME torchvision:NAME{_nearest(name, NAMES)}",
-            field="model",
-        )
+        known = f"{' '.join(NAMES)} timm:NAME torchvision:NAME"
+        raise ModelError(f"unknown {name!r}; known are {known}{_nearest(name, NAMES)}", field="model")
     if pretrained:
-        raise ModelError(
-            f"{name} has no pretrained weights; those of timm:NAME and torchvision:NAME may have", field="model"
-        )
+        raise ModelError(f"{name} has no pretrained weights; models of timm: and torchvision: may", field="model")
     if name in _CIFAR:
         return _cifar_resnet(_CIFAR[name], num_classes, in_channels)
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))
-    if name in _WIDE:
-        blocks, factor = _WIDE[name]
-        width = _add_stages(layers, blocks, factor, WideBlock)
+    if name in _WIDE:  # the 6n+4 layers of Zagoruyko and Komodakis (2016), without dropout
+        width = _add_stages(layers, *_WIDE[name], WideBlock)
         layers["bn1"], layers["relu"] = nn.BatchNorm2d(width), nn.ReLU()
-    else:
+    else:  # the 6n+2 layers of He et al. (2016), with 1×1 convolutions as shortcuts
         layers["bn1"], layers["relu"] = nn.BatchNorm2d(16), nn.ReLU()
         width = _add_stages(layers, _SMALL[name], 1, _small_block)
     layers |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(width, num_classes)}
@@ -87,11 +84,7 @@ def _cifar_resnet(architecture: str, num_classes: int, in_channels: int) -> nn.M
 def _add_stages(
     layers: OrderedDict[str, nn.Module], blocks: int, factor: int, make: Callable[[int, int, int], nn.Module]
 ) -> int:
-    """Add three stages of residual blocks, of widths 16, 32 and 64 times ``factor``, and return the last width.
-
-    These are the 6n+2 layers of He et al. (2016), with 1×1 convolutions as shortcuts, or the 6n+4 layers of Zagoruyko
-    and Komodakis (2016), without dropout.
-    """
+    """Add three stages of residual blocks, of widths 16, 32 and 64 times ``factor``, and return the last width."""
     width = 16
     for stage in (1, 2, 3):
         planes = 2 ** (stage + 3) * factor
@@ -135,8 +128,9 @@ def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | 
     if not timm.is_model(name):
         raise ModelError(f"timm has no {name!r}{_nearest(name, timm.list_models())}", field="model")
     config = timm.get_pretrained_cfg(name)
-    fixed = image_size is not None and config is not None and config.fixed_input_size
-    sized: dict[str, Any] = {"img_size": image_size} if fixed else {}
+    sized: dict[str, Any] = (
+        {"img_size": image_size} if image_size and getattr(config, "fixed_input_size", False) else {}
+    )
     if pretrained and (config is None or not config.has_weights):
         raise ModelError(f"timm has no pretrained weights for {name!r}; leave `pretrained` out", field="model")
     with _fetching(f"timm:{name}") if pretrained else nullcontext():
@@ -152,9 +146,8 @@ def _from_torchvision(
     if name not in known:
         raise ModelError(f"torchvision has no classifier {name!r}{_nearest(name, known)}", field="model")
     if in_channels != 3:
-        raise ModelError(
-            f"torchvision:{name} takes 3 channels, the images have {in_channels}; timm:NAME adapts", field="model"
-        )
+        given = f"takes 3 channels, the images have {in_channels}"
+        raise ModelError(f"torchvision:{name} {given}; timm:NAME adapts", field="model")
     if not pretrained:
         options: dict[str, Any] = {"num_classes": num_classes}
         if name in ("googlenet", "inception_v3"):
@@ -162,20 +155,17 @@ def _from_torchvision(
         if name.startswith("vit_") and image_size:
             options["image_size"] = image_size
         return torchvision.models.get_model(name, weights=None, **options)
-    from transnet.head import find_head
-
     with _fetching(f"torchvision:{name}"):
         model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")
     path = find_head(model)[0]
-    last = model.get_submodule(path)
-    assert isinstance(last, nn.Linear)
-    model.set_submodule(path, nn.Linear(last.in_features, num_classes))
+    features = cast(nn.Linear, model.get_submodule(path)).in_features
+    model.set_submodule(path, nn.Linear(features, num_classes))
     return model
 
 
 @contextmanager
 def _fetching(name: str) -> Iterator[None]:
-    """Turn the library's errors and log lines while it fetches weights into one error."""
+    """Turn the library's errors and log lines into one error."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -183,11 +173,9 @@ def _fetching(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = str(error.__cause__ or error).splitlines()[0]  # the Hub's own error does not name what failed
-        raise ModelError(
-            f"the pretrained weights of {name} are not on this machine and could not be fetched ({reason}); "
-            "try again with a network connection, or leave `pretrained` out",
-            field="model",
-        ) from error
+        problem = f"the pretrained weights of {name} are not on this machine and could not be fetched ({reason})"
+        advice = "try again with a network connection, or leave `pretrained` out"
+        raise ModelError(f"{problem}; {advice}", field="model") from error
     finally:
         logger.setLevel(level)
 

@@ -1,12 +1,9 @@
 """Batch-norm statistics per transform inside one forward pass.
 
-Alg. 1 of the paper runs the network once per transform. A batch-norm layer in training mode then sees the m copies of
-a batch one after the other: it takes m sets of statistics and updates the running ones m times. The concatenated
-forward of `TransNet` is faster, but it would mix the copies in one set of statistics. The layers made here therefore
-split the concatenated batch (all of t1's copies, then all of t2's) internally.
-
-They are the model's own layers with their class replaced by a subclass, so parameters and state-dict keys stay the
-same. `merge_statistics` restores the class.
+Alg. 1 of the paper runs the network once per transform. A batch-norm layer in training mode then takes m sets of
+statistics and updates the running ones m times. The concatenated forward of `TransNet` is faster, but it would mix the
+copies in one set. The layers made here therefore split the concatenated batch (all of t1's copies, then all of t2's).
+They are the model's own layers with their class replaced by a subclass, so that state-dict keys stay the same.
 """
 
 from collections.abc import Iterator
@@ -59,26 +56,22 @@ def split_statistics(model: nn.Module, copies: int) -> None:
     for module in model.modules():
         if isinstance(module, _BatchNorm) and not isinstance(module, _PerTransform):
             module.__class__ = _per_transform(type(module))  # type: ignore[arg-type]
-    _set_copies(model, copies)
-
-
-def _set_copies(model: nn.Module, copies: int) -> int:
-    """Set the number of parts that batches are split into, and return the former one."""
-    before = copies
-    for module in model.modules():
         if isinstance(module, _PerTransform):
-            before, module.copies = getattr(module, "copies", copies), copies
-    return before
+            module.copies = copies
 
 
 @contextmanager
 def copies_in_batch(model: nn.Module, copies: int) -> Iterator[None]:
     """Split batches into ``copies`` parts while the block lasts, for a forward of only some of the transforms."""
-    before = _set_copies(model, copies)
+    layers = [module for module in model.modules() if isinstance(module, _PerTransform)]
+    before = [layer.copies for layer in layers]
     try:
+        for layer in layers:
+            layer.copies = copies
         yield
     finally:
-        _set_copies(model, before)
+        for layer, number in zip(layers, before):
+            layer.copies = number
 
 
 def check_split(model: nn.Module) -> None:
@@ -87,9 +80,9 @@ def check_split(model: nn.Module) -> None:
         if isinstance(module, _BatchNorm) and not isinstance(module, _PerTransform):
             raise ModelError(
                 f"bn='separate': layer {name!r} was replaced by a {type(module).__name__} that keeps joint statistics; "
-                "replace the model's layers before wrapping it, such as "
-                "TransNet(nn.SyncBatchNorm.convert_sync_batchnorm(model), bn='separate'), without Lightning's "
-                "sync_batchnorm=True, or use bn='joint'"
+                "use bn='joint', or convert the layers before wrapping the model, such as "
+                "TransNet(nn.SyncBatchNorm.convert_sync_batchnorm(model), bn='separate'), and do not set Lightning's "
+                "sync_batchnorm=True"
             )
 
 

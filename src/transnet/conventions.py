@@ -1,7 +1,7 @@
 """The names that timm's training code looks for in a model, for a network whose model is called ``backbone``.
 
-With them ``timm.optim.create_optimizer_v2(net, layer_decay=0.7)`` treats a `TransNet` like the model inside it: the
-same scales for its layers, no weight decay on its position embeddings, and the heads as the last group.
+With them ``timm.optim.create_optimizer_v2(net, layer_decay=0.7)`` treats a `TransNet` like the model inside it, and the
+heads as the last group.
 """
 
 import re
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet.errors import ModelError
+from transnet.head import copy_module
 
 _PREFIX = "backbone."
 
@@ -51,40 +52,27 @@ class TimmConventions:
 
     @torch.no_grad()
     def load_backbone(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Load a plain checkpoint of the model, with or without its head; the network's own heads stay as they are.
+        """Load the state dict of a plain model, with or without its head; the network's own heads stay as they are.
 
-        Args:
-            state_dict: the model's state dict, under the model's own names.
-
-        Raises:
-            ModelError: the checkpoint does not fit the backbone. Nothing has been loaded in this case.
+        If it does not fit, a `ModelError` is raised and nothing is loaded.
         """
         if not isinstance(state_dict, Mapping):
-            raise TypeError(
-                f"state_dict: {type(state_dict).__name__} was given; the state dict itself is needed, such as "
-                "torch.load('model.pt')"
-            )
-        own = self.backbone.state_dict()
+            raise TypeError(f"state_dict: {type(state_dict).__name__} was given; give torch.load(PATH)")
         heads = tuple(f"{path}." for path in self._head_paths)
         given = {key: value for key, value in state_dict.items() if not key.startswith(heads)}
-        problems = [f"{key} is missing" for key in own if key not in given]
-        problems += [f"{key} is unknown" for key in given if key not in own]
-        problems += [
-            f"{key} has shape {tuple(given[key].shape)} instead of {tuple(value.shape)}"
-            for key, value in own.items()
-            if key in given and isinstance(value, Tensor) and given[key].shape != value.shape
-        ]
-        if problems:
-            more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+        try:
+            copy_module(self.backbone).load_state_dict(given)  # a load that fails may change some of the parameters
+        except RuntimeError as error:
             raise ModelError(
-                f"load_backbone: the checkpoint does not fit {type(self.backbone).__name__}: {', '.join(problems[:3])}"
-                f"{more}. Give the plain model's own state dict; load a TransNet's with load_state_dict"
-            )
+                f"the checkpoint does not fit: {str(error):.500}. Give the plain model's state dict; load a TransNet's "
+                "with load_state_dict",
+                field="state_dict",
+            ) from None
         self.backbone.load_state_dict(given)
 
 
 def _prefixed(groups: Any) -> Any:
-    """A group matcher of timm, a function or regular expressions per group, rewritten to ``backbone.`` names."""
+    """Rewrite a group matcher of timm, a function or regular expressions per group, to ``backbone.`` names."""
     if callable(groups):
         # Unmatched parameters, such as the heads, belong to the last group.
         return lambda name: groups(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else float("inf")

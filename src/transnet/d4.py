@@ -33,7 +33,7 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
     """Read element names from ``"r0,r1"`` or from a sequence of names; order and repetitions are kept."""
     if isinstance(transforms, str):
         transforms = [name.strip() for name in transforms.split(",") if name.strip()]
-    names = tuple(transforms)
+    names = tuple(transforms) if isinstance(transforms, Iterable) else (transforms,)
     if not names:
         raise ModelError(f"none given; choose from {' '.join(NAMES)}, for example 'r0,r1'", field="transforms")
     for name in names:
@@ -51,9 +51,7 @@ def apply(name: str, x: Tensor) -> Tensor:
     if x.ndim < 2:
         raise ModelError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")
     y = torch.rot90(x, turns, (-2, -1)) if turns else x
-    if reflected:
-        y = y.flip(-1)
-    return keep_format(y, x)
+    return keep_format(y.flip(-1) if reflected else y, x)
 
 
 def keep_format(y: Tensor, x: Tensor) -> Tensor:
@@ -70,13 +68,14 @@ def keep_format(y: Tensor, x: Tensor) -> Tensor:
 def inverse(name: str) -> str:
     """Return the element that undoes ``name``."""
     reflected, turns = _element(name)
-    return name if reflected else _name(False, -turns)
+    return name if reflected else f"r{-turns % 4}"
 
 
 def compose(outer: str, inner: str) -> str:
     """Return the element outer∘inner, in which ``inner`` acts first."""
     (outer_reflected, a), (inner_reflected, b) = _element(outer), _element(inner)
-    return _name(outer_reflected != inner_reflected, b - a if inner_reflected else a + b)
+    turns = b - a if inner_reflected else a + b
+    return f"{'m' if outer_reflected != inner_reflected else 'r'}{turns % 4}"
 
 
 def generate(transforms: str | Iterable[str]) -> tuple[str, ...]:
@@ -97,7 +96,3 @@ def _element(name: str) -> tuple[bool, int]:
     if name not in NAMES:
         raise ModelError(f"unknown transform {name!r}; known are {' '.join(NAMES)}")
     return name[0] == "m", int(name[1])
-
-
-def _name(reflected: bool, turns: int) -> str:
-    return f"{'m' if reflected else 'r'}{turns % 4}"

@@ -1,8 +1,7 @@
 """Self-distillation: train the pruned head to predict what the mean of all heads predicts.
 
-This is not in the paper. A network that is pruned to one head loses what the other heads have learned. With this term
-in the loss, the identity head learns from their mean during training, without a further pass. Lee et al. (2020) train
-an additional classifier in this way.
+This is not in the paper. With this term in the loss, the identity head learns from all heads during training, without
+a further pass. Lee et al. (2020) train an additional classifier in this way.
 
 >>> logits = net(images)                     # in training mode; net.logits(images) in every mode
 >>> loss = heads_loss(logits, labels) + distillation_loss(logits)
@@ -29,13 +28,11 @@ def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
         student: the index of the head that learns: `TransNet.prune` keeps ``net.transforms.index("r0")``.
     """
     if logits.ndim != 3 or logits.shape[1] < 2:
-        raise ModelError(
-            f"{tuple(logits.shape)} was given; (batch, heads, classes) of two heads or more is needed", field="logits"
-        )
+        given = tuple(logits.shape)
+        raise ModelError(f"{given} was given; (B, heads, K) with two heads or more is needed", field="logits")
     if not isinstance(student, int) or not 0 <= student < logits.shape[1]:
-        raise ModelError(
-            f"{student!r} was given; the index of a head is needed, from 0 to {logits.shape[1] - 1}", field="student"
-        )
+        known = f"0 to {logits.shape[1] - 1}"
+        raise ModelError(f"{student!r} was given; the index of a head is needed, {known}", field="student")
     # Heads that nearly agree differ by less than half precision resolves.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     mean = logits.detach().mean(1).log_softmax(-1)
@@ -43,16 +40,10 @@ def distillation_loss(logits: Tensor, student: int = 0) -> Tensor:
 
 
 def student_of(transforms: Sequence[str], weight: float) -> int:
-    """Return the index of the identity head, which learns by self-distillation, or raise if it cannot.
-
-    It needs another head to learn from, and a weight of `distillation_loss` that is finite and not negative.
-    """
+    """Return the index of the identity head, or raise if it cannot learn from another head with this weight."""
     if not 0 <= weight < math.inf:
         raise ModelError(f"{weight} was given; 0 or more is needed", field="distillation")
     if "r0" not in transforms or len(transforms) < 2:
-        raise ModelError(
-            f"the identity head r0 learns from the others, but {','.join(transforms)} was given; r0 and at least one "
-            "more are needed, such as r0,r1",
-            field="distillation",
-        )
+        given = ",".join(transforms)
+        raise ModelError(f"the head of r0 learns from another, such as r0,r1; {given} was given", field="distillation")
     return transforms.index("r0")

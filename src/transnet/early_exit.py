@@ -3,10 +3,9 @@
 The heads run one after another. After each, the images whose class is certain enough are finished, and only the others
 go to the next head. Easy images cost one pass of the backbone, hard ones all m.
 
-A further head matters only if it can change the class. So what counts is the class's lead over the runner-up, not its
-probability among all K classes. After the first head an image is finished if p₁ / (p₁ + p₂) ≥ confidence. After more
-heads the odds for the class against the runner-up are multiplied: log-odds are added until their sum reaches
-logit(confidence). This is Wald's sequential test (1945).
+A further head matters only if it can change the class, so what counts is the class's lead over the runner-up. After the
+first head an image is finished if p₁ / (p₁ + p₂) ≥ confidence. After more heads the odds are multiplied: log-odds are
+added until their sum reaches logit(confidence). This is Wald's sequential test (1945).
 
 >>> probabilities, used = anytime(net, images, confidence=0.9)
 
@@ -35,8 +34,7 @@ def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, 
     Args:
         net: in evaluation mode.
         x: a batch of normalised images.
-        confidence: from 0.5 or less (one head for every image) to 1 (all heads for every image). `calibrate` chooses
-            the value for a target accuracy.
+        confidence: from 0.5 or less (one head for every image) to 1 (all heads). `calibrate` chooses it.
 
     Returns:
         Probabilities (B, K), and the number of heads used for each image, (B,).
@@ -47,10 +45,10 @@ def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, 
 
 @torch.no_grad()
 def run_heads(net: TransNet, x: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
-    """Do the same as `anytime`, but return each head's class (B, m), -1 if it did not run, as the second value."""
+    """Do the same as `anytime`, but return each head's class (B, m) or, if it did not run, -1 as the second value."""
     check_confidence(confidence)
     if net.training:
-        raise ModelError("the network is in training mode, in which images influence each other; call net.eval() first")
+        raise ModelError("in training mode images influence each other; call net.eval() first")
     check_images(x, net.transforms)  # for all heads, because any of them may have to run
     total = net._logits(x, [0])[:, 0]
     probabilities = total.softmax(-1)
@@ -84,13 +82,12 @@ def lead(logits: Tensor) -> Tensor:
 
 
 def _needed_lead(confidence: float) -> float:
-    """Return the `lead` of the summed logits at which an image is finished: the log-odds of ``confidence``."""
     return torch.tensor(confidence, dtype=torch.float64).logit().item()
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy (a fraction) and mean passes per image of early exit for each threshold, in increasing order."""
+    """Accuracy (a fraction) and mean passes per image of early exit, for each threshold in increasing order."""
 
     confidence: Tensor
     accuracy: Tensor
@@ -104,18 +101,15 @@ class Curve:
 
 
 def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve:
-    """Compute accuracy and cost of early exit for many thresholds at once, from the logits of all heads.
+    """Compute accuracy and cost of early exit for many thresholds at once, from the logits (N, m, K) of all heads.
 
-    Args:
-        logits: (N, m, K), from `net.logits(x)`.
-        y: labels (N,).
-        confidences: the thresholds, by default from 0.5 (one head for every image) to 1, evenly spaced in log-odds.
+    By default the thresholds go from 0.5 (one head for every image) to 1, evenly spaced in log-odds.
     """
     if logits.ndim != 3 or y.shape != (len(logits),) or not len(y):
         raise ModelError(f"logits {tuple(logits.shape)}, labels {tuple(y.shape)}; (N, heads, K) and (N,) are needed")
     if confidences is None:
         odds = torch.linspace(0, 12, 481, dtype=torch.float64)
-        confidences = torch.cat([odds.sigmoid(), torch.ones(1).double()])
+        confidences = torch.cat([odds.sigmoid(), odds.new_ones(1)])
     sums = logits.double().cumsum(1)
     leads, right = lead(sums), (sums.argmax(-1) == y[:, None]).double()
     leads[:, -1] = math.inf  # no head is left
@@ -128,15 +122,16 @@ def curve(logits: Tensor, y: Tensor, confidences: Tensor | None = None) -> Curve
 
 
 def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float | None = None) -> float:
-    """Choose the lowest threshold whose accuracy is within so many percentage points of the full model's.
+    """Choose the lowest threshold that loses at most ``within`` percentage points of the full model's accuracy.
 
-    Every higher threshold must satisfy this too, so that a threshold that is good by chance is not chosen.
+    Every higher threshold must satisfy this too, so that a threshold that is good by chance is not chosen. If
+    ``passes`` is given, choose the highest threshold that needs at most this many passes per image instead.
 
     Args:
         logits: (N, m, K), of all heads on a validation split, never on the test set.
         y: its labels (N,).
         within: percentage points of accuracy that may be lost.
-        passes: if given, choose instead the highest threshold that needs at most this many passes per image.
+        passes: passes per image that may be spent.
     """
     check_target(within, passes)
     points = curve(logits, y)
@@ -155,10 +150,7 @@ def check_target(within: float, passes: float | None) -> None:
 
 
 def tradeoff(logits: Tensor, y: Tensor, chosen_on: tuple[Tensor, Tensor]) -> Curve:
-    """Return a few points of the curve, from one head to all, for a table.
-
-    The thresholds are chosen by `calibrate` on other logits and labels, for 1.1 to 6 passes per image.
-    """
+    """Return a few points of the curve, from one head to all, at thresholds that `calibrate` chooses on other data."""
     budgets = (1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0)
     chosen = {calibrate(*chosen_on, passes=passes) for passes in budgets if passes < logits.shape[1]}
     return curve(logits, y, torch.tensor(sorted(chosen | {0.5, 1.0}), dtype=torch.float64))

@@ -25,12 +25,7 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
     """Return the paths of the model's last fully connected layer: several if the model has several names for it.
 
     timm's models name it. In other models it is the linear layer that was defined last. The first batch shows whether
-    it is also the last to run.
-
-    Args:
-        model: any module.
-        head: the path, if the user gave one.
-        fresh: whether the layer's weights will be re-initialised.
+    it is also the last to run. ``fresh`` heads must allow their weights to be re-initialised.
     """
     kind = type(model).__name__
     if not isinstance(model, nn.Module):
@@ -50,7 +45,8 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
         layer = model.get_submodule(head)
     except AttributeError:
         raise ModelError(f"{kind} has no layer {head!r}; {known}", field="head") from None
-    paths = tuple(path for path, module in model.named_modules(remove_duplicate=False) if module is layer)
+    modules = model.named_modules(remove_duplicate=False)
+    paths = tuple(path for path, module in modules if module is layer)
     problem = None
     if head == "" or not isinstance(layer, nn.Linear):
         hint = "; create it with num_classes > 0" if isinstance(layer, nn.Identity) else ""
@@ -62,7 +58,7 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
     else:
         own = {id(parameter) for parameter in layer.parameters()}
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            if id(parameter) in own and name.rpartition(".")[0] not in paths and not name.startswith(f"{head}."):
+            if id(parameter) in own and not name.startswith(tuple(f"{path}." for path in paths)):
                 problem = f"shares its weights with {name!r}; separate heads cannot"
     if problem is not None:
         raise ModelError(f"{head!r} of {kind} {problem}", field="head")
@@ -106,11 +102,10 @@ _NO_VALUES = (
 
 
 class HeadMustBeLast(NamedTuple):
-    """The features in a box, passed from the head's place to the model's output.
+    """The features in a box, which any layer that follows the head's place fails on or changes the type of.
 
-    A model that ends in that place returns the box. Any layer that follows fails on it, or changes its type. The check
-    needs no values, so it works under `torch.compile`, `torch.export`, `torch.jit.trace` and fx. Compilers show the
-    name of this class in their errors.
+    The check needs no values, so it works under `torch.compile`, `torch.export`, `torch.jit.trace` and fx. Compilers
+    show the name of this class in their errors.
     """
 
     features: Tensor
@@ -167,21 +162,17 @@ class HeadPlace(nn.Identity):
             calls.count = 0
             return disturbed
 
-        hook = self.register_forward_hook(disturb)
         try:
-            with calls:
+            with self.register_forward_hook(disturb), calls:
                 output = backbone(x)
             no_op_follows = calls.count > 0
         except RuntimeError as error:
             if passed and not isinstance(error, torch.OutOfMemoryError):  # a later layer got features, not scores
                 raise self._misplaced(backbone) from error
             raise
-        finally:
-            hook.remove()
         if not isinstance(output, Tensor):
             raise TypeError(
-                f"{type(backbone).__name__} returns {type(output).__name__}, not one tensor of class scores; switch "
-                "auxiliary outputs off, or wrap it in a module that returns the scores"
+                f"{type(backbone).__name__} returns {type(output).__name__}; it must return the class scores alone"
             )
         try:
             last = len(passed) == 1 and _same(passed[0] * _DISTURBANCE, output)
@@ -195,10 +186,8 @@ class HeadPlace(nn.Identity):
 
     def _pooled(self, features: Tensor) -> Tensor:
         if isinstance(features, Tensor) and features.ndim != 2:
-            raise ModelError(
-                f"{self.path!r} gets features of shape {tuple(features.shape)}; (batch, features) is needed: pool the "
-                "image's positions before the last layer"
-            )
+            given = tuple(features.shape)
+            raise ModelError(f"{self.path!r} gets features of shape {given}; pool them to (batch, features) before it")
         return features
 
     def _misplaced(self, backbone: nn.Module, hint: str = "") -> ModelError:
@@ -231,14 +220,8 @@ _TOLERANCE = 1e-3  # of the largest feature; both forwards have the same shape, 
 def warn_if_images_mix(backbone: nn.Module, x: Tensor) -> bool:
     """Warn if the features of an image depend on the image next to it, a defect that timm's gcvit_xxtiny has.
 
-    Such a model scores an image differently in every batch, and its heads see copies of each other's images.
-
-    Args:
-        backbone: in evaluation mode.
-        x: a batch of images.
-
-    Returns:
-        Whether the batch allowed the comparison: it takes two images that differ, with values that can be read.
+    Such a model scores an image differently in every batch, and its heads see copies of each other's images. Return
+    whether the batch allowed the comparison: it takes two images that differ, with values that can be read.
     """
     if len(x) < 2 or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
@@ -252,7 +235,7 @@ def warn_if_images_mix(backbone: nn.Module, x: Tensor) -> bool:
     if not (first - second).abs().max() <= _TOLERANCE * first.abs().max():
         warnings.warn(
             f"{type(backbone).__name__}: its output for an image depends on the other images of the batch, also in "
-            "evaluation mode. Accuracy then depends on how images are batched; use another model, or batches of one",
+            "evaluation mode; use another model, or batches of one",
             stacklevel=3,
         )
     return True

@@ -30,10 +30,8 @@ def parse_transforms(
     transforms: str | Iterable[Transform],
 ) -> tuple[tuple[str, ...], dict[str, Callable[[Tensor], Tensor]]]:
     """Return the names in order, and the functions of the custom transforms."""
-    if isinstance(transforms, str):
+    if isinstance(transforms, str) or not isinstance(transforms, Iterable):
         return d4.parse(transforms), {}
-    if not isinstance(transforms, Iterable):
-        raise TypeError(f"transforms: {transforms!r} was given; names such as ('r0', 'r1') or 'r0,r1' are needed")
     names: list[str] = []
     custom: dict[str, Callable[[Tensor], Tensor]] = {}
     for item in transforms:
@@ -56,8 +54,7 @@ def check_eval_output(value: Any, names: tuple[str, ...]) -> None:
     one_of("eval_output", value, get_args(EvalOutput))
     if value == "pruned" and "r0" not in names:
         raise ModelError(
-            f"'pruned' is the identity head r0, and the transforms are {' '.join(names)}; add r0 to them, "
-            "or use eval_output='full' or 'heads'",
+            f"'pruned' is the head of r0, which is not among {' '.join(names)}; add r0, or use 'full' or 'heads'",
             field="eval_output",
         )
 
@@ -67,11 +64,10 @@ def head_indices(names: str | Iterable[str], known: tuple[str, ...]) -> tuple[in
     if not isinstance(names, Iterable):
         raise TypeError(f"heads: {names!r} was given; names are needed, of {' '.join(known)}")
     names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
-    if not names:
-        raise ModelError(f"none given; this network has {' '.join(known)}", field="heads")
-    for name in names:
-        if name not in known:
-            raise ModelError(f"unknown {name!r}; this network has {' '.join(known)}", field="heads")
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        given = f"unknown {unknown[0]!r}" if unknown else "none given"
+        raise ModelError(f"{given}; this network has {' '.join(known)}", field="heads")
     return tuple(known.index(name) for name in names)
 
 
@@ -99,7 +95,7 @@ def check_transformed(name: str, x: Tensor, y: Any) -> None:
 
 def check_images(x: Tensor, names: Sequence[str]) -> None:
     """Raise unless ``x`` is a batch of images that the named transforms can act on."""
-    square = [name for name in names if name in d4.NAMES and d4.swaps_sides(name)]
+    square = [name for name in dict.fromkeys(names) if name in d4.NAMES and d4.swaps_sides(name)]
     if isinstance(x, torch.fx.Proxy):  # no shape yet: the checks become part of the graph
         torch._assert(x.ndim == 4, "images: a batch of shape (B, C, H, W) is needed")
         if square:
@@ -108,10 +104,9 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
     if not isinstance(x, Tensor) or x.ndim != 4:
         raise ModelError(f"{_describe(x)} was given; a batch of shape (B, C, H, W) is needed", field="images")
     if square and x.shape[-1] != x.shape[-2]:
-        turned = list(dict.fromkeys(square))
-        swap = "swaps height and width and needs" if len(turned) == 1 else "swap height and width and need"
+        swap = "swaps height and width and needs" if len(square) == 1 else "swap height and width and need"
         raise ModelError(
-            f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(turned)} {swap} square images; r0 r2 m0 m2 work on any"
+            f"images of {x.shape[-2]}×{x.shape[-1]}: {' '.join(square)} {swap} square images; r0 r2 m0 m2 work on any"
         )
     if x.is_floating_point() and _certain(x, lambda: ~torch.isfinite(x).all()):
         raise ModelError("the batch holds NaN or infinite values", field="images")
@@ -121,29 +116,22 @@ def check_scaled(x: Tensor, error: RuntimeError) -> None:
     """Explain the model's error if the images are integers, which only a model that scales its images takes."""
     if not x.is_floating_point() and not isinstance(error, torch.OutOfMemoryError):
         raise ModelError(
-            f"{x.dtype} was given, which the model does not take; scale them to floating point first, as the model "
-            "was trained: x.float() / 255",
+            f"{x.dtype} was given, which the model does not take; scale the images first, such as x.float() / 255",
             field="images",
         ) from error
 
 
-def check_criterion(
-    logits: Tensor, criterion: Any, label_smoothing: float, sample_weight: Tensor | None, reduction: str
-) -> None:
+def check_criterion(logits: Tensor, criterion: Any, label_smoothing: float, weighted: bool, reduction: str) -> None:
     """Raise if a criterion cannot be called or is given together with settings of the built-in cross-entropy."""
     _check_logits(logits)
     if isinstance(criterion, type):
         raise TypeError(f"criterion: the class {criterion.__name__} was given; create it: {criterion.__name__}()")
     if not callable(criterion):
         raise TypeError(f"criterion: {type(criterion).__name__} was given; a callable (logits, targets) is needed")
-    defaults = {"label_smoothing": label_smoothing == 0, "sample_weight": sample_weight is None}
-    given = [name for name, default in (defaults | {"reduction": reduction == "mean"}).items() if not default]
+    settings = {"label_smoothing": label_smoothing != 0, "sample_weight": weighted, "reduction": reduction != "mean"}
+    given = [name for name, changed in settings.items() if changed]
     if given:
-        raise ModelError(
-            f"{' and '.join(given)} cannot be combined with it; build it into the criterion, such as "
-            "nn.CrossEntropyLoss(label_smoothing=0.1)",
-            field="criterion",
-        )
+        raise ModelError(f"give {' and '.join(given)} to the criterion itself", field="criterion")
 
 
 def mean_loss(value: Tensor, batch: int) -> Tensor:
@@ -152,8 +140,7 @@ def mean_loss(value: Tensor, batch: int) -> Tensor:
         return value.mean()
     kind = f"{value.dtype} of shape " if isinstance(value, Tensor) else ""
     raise ModelError(
-        f"it returned {kind}{_describe(value)}; a floating-point scalar or one such value per image, ({batch},), "
-        "is needed",
+        f"it returned {kind}{_describe(value)}; one floating-point value, or one per image, ({batch},), is needed",
         field="criterion",
     )
 
@@ -178,16 +165,13 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
     elif y.shape == (batch, k):
         _check_probabilities(y)
     else:
-        raise ModelError(
-            f"shape {tuple(y.shape)}; class indices ({batch},) or probabilities ({batch}, {k}) are needed",
-            field="targets",
-        )
+        needed = f"class indices ({batch},) or probabilities ({batch}, {k}) are needed"
+        raise ModelError(f"shape {tuple(y.shape)}; {needed}", field="targets")
     if sample_weight is None:
         return
     if sample_weight.shape != (batch,):
-        raise ModelError(
-            f"shape {tuple(sample_weight.shape)}; one per image, ({batch},), is needed", field="sample_weight"
-        )
+        given = tuple(sample_weight.shape)
+        raise ModelError(f"shape {given}; one per image, ({batch},), is needed", field="sample_weight")
     if _certain(sample_weight, lambda: ~((sample_weight.sum() > 0) & (sample_weight >= 0).all())):
         raise ModelError("weights of 0 or more with a positive sum are needed", field="sample_weight")
 
@@ -196,11 +180,8 @@ def _check_logits(logits: Tensor) -> None:
     if not isinstance(logits, Tensor):
         raise TypeError(f"logits: a tensor is needed, {type(logits).__name__} was given")
     if logits.ndim != 3:
-        raise ModelError(
-            f"shape {tuple(logits.shape)} was given; (B, heads, K) is needed: net.logits(x), which net(x) "
-            "returns in training mode only",
-            field="logits",
-        )
+        needed = "(B, heads, K) is needed: net.logits(x), which net(x) returns in training mode only"
+        raise ModelError(f"shape {tuple(logits.shape)} was given; {needed}", field="logits")
 
 
 def _check_indices(y: Tensor, k: int) -> None:

@@ -4,13 +4,10 @@ For a kernel w, a tensor of shape (I, k, k), and a group T,
 
     IS(w, T) = min over invariant u of ‖w − u‖ = ‖w − w̄‖,   w̄ = mean over t ∈ T of t(w)      (Lemma 3)
 
-It is a distance: higher is *less* invariant, and it grows with the kernel. w̄ is the orthogonal projection
-of w on the invariant kernels, so ``relative`` = ‖w − w̄‖ / ‖w‖ is the sine and ``cosine`` = ‖w̄‖ / ‖w‖ the
-cosine of one angle: cosine² + relative² = 1. Compare models under one group only; a set of transforms is
-completed to the group that it generates.
-
-Each kernel is compared with its own transforms only, so the score does not see equivariance that permutes channels: the
-kernels of a group-equivariant network score like random ones.
+It is a distance: higher is *less* invariant, and it grows with the kernel. w̄ is the orthogonal projection of w on the
+invariant kernels, so ``relative`` = ‖w − w̄‖ / ‖w‖ is the sine and ``cosine`` = ‖w̄‖ / ‖w‖ the cosine of one angle.
+Compare models under one group only; a set of transforms is completed to the group that it generates. The score does not
+see equivariance that permutes channels: the kernels of a group-equivariant network score like random ones.
 """
 
 import math
@@ -23,6 +20,7 @@ from torch import Tensor, nn
 
 from transnet import d4
 from transnet.errors import ModelError
+from transnet.inputs import one_of
 
 Measure = Literal["l2", "relative", "cosine", "pearson"]
 ROTATIONS = "r0,r1,r2,r3"
@@ -31,25 +29,23 @@ ROTATIONS = "r0,r1,r2,r3"
 def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2") -> Tensor:
     """Return the score of each output kernel of a convolution's weight; differentiable.
 
-    Use it for a single layer, and ``layer_invariance`` for all layers of a model. A kernel of zeros counts as
-    perfectly invariant: l2 and relative 0, cosine and pearson 1.
+    Use it for a single layer, and `layer_invariance` for all layers of a model. A kernel of zeros counts as perfectly
+    invariant: l2 and relative 0, cosine and pearson 1.
 
     Args:
         weight: of shape (O, I, k, k).
         group: names of transforms; the group that they generate is used.
-        measure: ``l2``, the paper's IS; ``relative``, IS divided by ‖w‖; ``cosine`` or ``pearson``, the
-            similarity or correlation of w with its group mean. The first two are distances, the others rise
-            with invariance.
+        measure: ``l2``, the paper's IS; ``relative``, IS divided by ‖w‖; ``cosine`` or ``pearson``, the similarity or
+            correlation of w with its group mean. The first two are distances, the others rise with invariance.
     """
-    _check_measure(measure)
+    one_of("measure", measure, get_args(Measure))
     if weight.ndim != 4 or weight.shape[-1] != weight.shape[-2]:
         raise ModelError(f"shape {tuple(weight.shape)}; the kernels must be square, shape (O, I, k, k)", field="weight")
     mean = group_mean(weight, group).flatten(1)
     kernels = weight.flatten(1)
-    if measure == "l2":
-        return _norm(kernels - mean)
-    if measure == "relative":
-        return _ratio(_norm(kernels - mean), _norm(kernels), otherwise=0.0)
+    if measure in ("l2", "relative"):
+        distance = _norm(kernels - mean)
+        return distance if measure == "l2" else _ratio(distance, _norm(kernels), otherwise=0.0)
     if measure == "pearson":
         rounding = 8 * torch.finfo(kernels.dtype).eps * _norm(kernels)
         # w and w̄ have the same average, so that the centred w̄ is a projection of the centred w.
@@ -71,29 +67,24 @@ def layer_invariance(
 ) -> dict[str, Tensor]:
     """Return the score of every kernel, by layer, in the model's order: the data of the paper's Figs. 5 and 6.
 
-    1×1 convolutions, which are always invariant, and kernels that are not square, on which quarter turns do not act,
-    are left out. A ResNet-18 has the paper's 17 layers.
+    Kernels of 1×1, which are always invariant, and kernels that are not square are left out. A ResNet-18 has the
+    paper's 17 layers.
     """
     return {name: invariance_score(weight.detach(), group, measure) for name, weight in kernels(model).items()}
 
 
 @dataclass(frozen=True)
 class LayerScore:
-    """The kernels of one layer: their number, the mean and standard deviation of their scores.
-
-    ``random`` is what kernels of independent normal entries score, with the layer's shape and mean norm.
-    """
+    """The scores of one layer's kernels."""
 
     mean: float
     std: float | None
     n: int
-    random: float
+    random: float  # what kernels of independent normal entries score, with the layer's shape and mean norm
 
 
-def summarise_layers(
-    model: nn.Module, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2"
-) -> dict[str, LayerScore]:
-    """Mean and spread of each layer's scores, beside those of random kernels."""
+def summarise_layers(model: nn.Module, group: str | Iterable[str], measure: Measure) -> dict[str, LayerScore]:
+    """Return mean and spread of each layer's scores, beside those of random kernels."""
     found = {}
     for name, weight in kernels(model).items():
         values = invariance_score(weight.detach(), group, measure)
@@ -111,13 +102,12 @@ def invariance_penalty(
     """Return a differentiable scalar in [0, 1] that pulls kernels towards invariance; add it to a loss with a weight.
 
     It is the mean over layers of the mean over kernels of relative², the share of each kernel's squared norm that is
-    not invariant, and so does not depend on the scale of the kernels. The paper suggests such a term but does not
-    test it.
+    not invariant, so it does not depend on the kernels' scale. The paper suggests such a term but does not test it.
 
     Args:
         model: any model with convolutions.
         group: names of transforms; the group that they generate is used.
-        layers: names as in ``layer_invariance``; all by default.
+        layers: names as in `layer_invariance`; all by default.
     """
     found = kernels(model)
     names = list(found) if layers is None else list(layers)
@@ -135,33 +125,24 @@ def invariance_penalty(
 def random_kernel_score(
     shape: tuple[int, int, int] | torch.Size, group: str | Iterable[str] = ROTATIONS, measure: Measure = "relative"
 ) -> float:
-    """Return the expected score of a kernel of independent N(0, 1) entries, to compare a trained layer's mean with.
+    """Return the expected score of a kernel of shape (I, k, k) with independent N(0, 1) entries.
 
-    The expectation is exact. With n entries and invariant kernels of dimension d, ‖w − w̄‖² and ‖w̄‖² are
-    independent χ² of n − d and d degrees, so that
+    With n entries and invariant kernels of dimension d, ‖w − w̄‖² and ‖w̄‖² are independent χ² of n − d and d degrees,
+    so that, with χ(ν) = √2 Γ((ν + 1)/2) / Γ(ν/2) for the mean of a χ distribution,
 
-        E[l2] = χ(n − d),   E[relative] = χ(n − d) / χ(n),   E[cosine] = χ(d) / χ(n)
+        E[l2] = χ(n − d),   E[relative] = χ(n − d) / χ(n) ≈ √(1 − d/n),   E[cosine] = χ(d) / χ(n)
 
-    with χ(ν) = √2 Γ((ν + 1)/2) / Γ(ν/2), the mean of a χ distribution; about √(1 − d/n) for relative. Centring
-    removes one invariant dimension: E[pearson] = χ(d − 1) / χ(n − 1).
-
-    Args:
-        shape: (I, k, k), one kernel's.
-        group: names of transforms; the group that they generate is used.
-        measure: as in ``invariance_score``; multiply l2 by the entries' standard deviation.
+    exactly. Centring removes one invariant dimension: E[pearson] = χ(d − 1) / χ(n − 1).
     """
-    _check_measure(measure)
+    one_of("measure", measure, get_args(Measure))
     channels, side, _ = shape
     positions = torch.arange(side * side).reshape(side, side)
     orbits = torch.stack([d4.apply(t, positions) for t in d4.generate(group)]).amin(0).unique().numel()
-    entries, invariant = channels * side * side, channels * orbits
-    if measure == "l2":
-        return _chi(entries - invariant)
-    if measure == "relative":
-        return _chi(entries - invariant) / _chi(entries)
-    if measure == "cosine":
-        return _chi(invariant) / _chi(entries)
-    return _chi(invariant - 1) / _chi(entries - 1) if entries > 1 else 1.0
+    n, d = channels * side * side, channels * orbits
+    if measure == "pearson":
+        n, d = n - 1, d - 1
+    expected = _chi(n - d) if measure in ("l2", "relative") else _chi(d)
+    return expected if measure == "l2" else expected / _chi(n)
 
 
 def kernels(model: nn.Module) -> dict[str, Tensor]:
@@ -171,11 +152,6 @@ def kernels(model: nn.Module) -> dict[str, Tensor]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Conv2d) and module.kernel_size[0] == module.kernel_size[1] > 1
     }
-
-
-def _check_measure(measure: str) -> None:
-    if measure not in get_args(Measure):
-        raise ModelError(f"unknown {measure!r}; known are {' '.join(get_args(Measure))}", field="measure")
 
 
 def _norm(values: Tensor) -> Tensor:
@@ -189,7 +165,6 @@ def _ratio(numerator: Tensor, denominator: Tensor, otherwise: float) -> Tensor:
 
 
 def _chi(degrees: int) -> float:
-    """The mean of the χ distribution."""
     if degrees <= 0:
         return 0.0
     return math.sqrt(2) * math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2))

@@ -1,10 +1,6 @@
-"""Metrics of classifiers from their logits: sums for accuracy and loss, calibration, and disagreement of members.
-
-Members are the heads of one network, several networks, or both. Their logits have the shape (N, M, K).
-"""
+"""Metrics of classifiers from the logits (N, M, K) of their members: heads of one network, or several networks."""
 
 import math
-from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +18,9 @@ def calibration_error(logits: Tensor, y: Tensor) -> float:
 
 
 def disagreement(members: Tensor) -> Tensor:
-    """Compute how far the members disagree about each image, to find images that a person should check.
+    """Compute how far the members disagree about each image, as the mutual information of class and member in nats.
 
-    This is the mutual information of class and member, in nats: the mean Kullback–Leibler divergence of the members'
-    probabilities from their mean, between 0 (all agree) and log M.
+    It is the mean Kullback–Leibler divergence of their probabilities from the mean: from 0 (all agree) to log M.
     """
     log_p = members.double().log_softmax(-1)
     log_mean = log_p.logsumexp(1, keepdim=True) - math.log(members.shape[1])
@@ -33,10 +28,7 @@ def disagreement(members: Tensor) -> Tensor:
 
 
 def auroc(values: Tensor, positive: Tensor) -> float | None:
-    """Compute the probability that a positive has a higher value than a negative, or None without either.
-
-    Ties count half.
-    """
+    """Compute the probability that a positive has a higher value than a negative (a tie counts half), or None."""
     n = int(positive.sum())
     if n in (0, len(values)):
         return None
@@ -45,33 +37,24 @@ def auroc(values: Tensor, positive: Tensor) -> float | None:
     return (ranks[positive].sum().item() - n * (n + 1) / 2) / (n * (len(values) - n))
 
 
-class Uncertainty(TypedDict, total=False):
-    """How far the mean of several members' logits can be trusted. A single member has only a calibration error."""
-
-    calibration_error: float
-    disagreement: float  # mean over the images
-    split_votes: float  # fraction of the images for which not all members choose the same class
-    error_auroc: float | None  # how well disagreement separates wrong predictions from right ones, 0.5 is chance
-
-
-def uncertainty(members: Tensor, y: Tensor) -> Uncertainty:
-    """Measure the classifier whose output is the mean of the members' logits (N, M, K)."""
+def uncertainty(members: Tensor, y: Tensor) -> dict[str, float]:
+    """Measure how far the mean of several members' logits (N, M, K) can be trusted, in the fields of `Uncertainty`."""
     mean = members.mean(1)
-    found = Uncertainty(calibration_error=calibration_error(mean, y))
+    found: dict[str, float] = {"calibration_error": calibration_error(mean, y)}
     if members.shape[1] > 1:
         values, votes = disagreement(members), members.argmax(-1)
         found["disagreement"] = values.mean().item()
         found["split_votes"] = (votes != votes[:, :1]).any(1).double().mean().item()
-        found["error_auroc"] = auroc(values, mean.argmax(-1) != y)
+        if (area := auroc(values, mean.argmax(-1) != y)) is not None:
+            found["error_auroc"] = area
     return found
 
 
 def score_sums(logits: Tensor, y: Tensor) -> Tensor:
     """Compute the sums from which accuracy, loss and recalls of M classifiers follow, from logits (N, M, K).
 
-    Returns:
-        (M, 1 + 2K) in float64: the sum of the cross-entropy, the correct predictions of each class, and the images of
-        each class.
+    Each classifier's row, in float64, holds its summed cross-entropy, then the number of correct predictions of each
+    class, then the number of images of each class.
     """
     batch, rows, classes = logits.shape
     targets = y[:, None].expand(batch, rows)

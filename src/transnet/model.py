@@ -28,10 +28,9 @@ class TransNet(TimmConventions, nn.Module):
     """A classifier with one head per input transformation; use it to train any model that ends in `nn.Linear`.
 
     In training mode ``net(x)`` returns the logits of all heads, (B, m, K); pass them to `heads_loss`. In evaluation
-    mode it returns class scores (B, K), like any classifier.
-
-    The model is copied: build the optimizer from ``net.parameters()``. State-dict keys are ``backbone.*`` (f,
-    under the model's own names) and ``heads.<i>.*`` (g_t, in the order of ``transforms``).
+    mode it returns class scores (B, K), like any classifier. The model is copied: build the optimizer from
+    ``net.parameters()``. State-dict keys are ``backbone.*`` (f, under the model's own names) and ``heads.<i>.*``
+    (g_t, in the order of ``transforms``).
 
     Args:
         model: any module that maps images to class scores and whose last layer is an `nn.Linear`.
@@ -45,6 +44,9 @@ class TransNet(TimmConventions, nn.Module):
         eval_output: what ``net(x)`` returns in evaluation mode: ``"full"`` for h_T(x), the mean of all heads' logits
             (B, K); ``"pruned"`` for the identity head alone (B, K), at one pass; ``"heads"`` for all logits (B, m, K).
     """
+
+    transforms: tuple[str, ...]
+    """The names of the transforms, one per head, in order."""
 
     def __init__(
         self,
@@ -63,30 +65,25 @@ class TransNet(TimmConventions, nn.Module):
         inputs.one_of("heads", heads, ("separate", "shared"))
         inputs.one_of("init", init, ("fresh", "copy"))
         inputs.one_of("bn", bn, ("joint", "separate"))
-        self._names, self._custom = inputs.parse_transforms(transforms)
+        self.transforms, self._custom = inputs.parse_transforms(transforms)
         self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one if it has several names
         self.eval_output = eval_output
         self._bn = bn
-        self._compared = False  # whether images of one batch were found to influence each other or not
+        self._compared = False  # whether it was checked that the images of a batch do not influence each other
 
         self.backbone = copy_module(model)  # f: the model with its last layer taken out
         linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
         self._put(self.backbone, HeadPlace(self._head_paths[0]).train(model.training))
         self.heads = nn.ModuleList()
-        for _ in range(1 if heads == "shared" else len(self._names)):
+        for _ in range(1 if heads == "shared" else len(self.transforms)):
             g = copy.deepcopy(linear)
             if init == "fresh":
                 g.requires_grad_(True).reset_parameters()
             self.heads.append(g)
         if bn == "separate":
-            split_statistics(self.backbone, len(self._names))
+            split_statistics(self.backbone, len(self.transforms))
         self.heads.train(model.training)
         self.training = model.training  # not self.train(), which would also set frozen layers of the backbone
-
-    @property
-    def transforms(self) -> tuple[str, ...]:
-        """The names of the transforms, one per head, in order."""
-        return self._names
 
     @property
     def eval_output(self) -> inputs.EvalOutput:
@@ -95,7 +92,7 @@ class TransNet(TimmConventions, nn.Module):
 
     @eval_output.setter
     def eval_output(self, value: inputs.EvalOutput) -> None:
-        inputs.check_eval_output(value, self._names)
+        inputs.check_eval_output(value, self.transforms)
         self._eval_output = value
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,7 +100,7 @@ class TransNet(TimmConventions, nn.Module):
         if self.training or self._eval_output == "heads":
             return self.logits(x)
         if self._eval_output == "pruned":
-            return self._logits(x, [self._names.index("r0")])[:, 0]
+            return self._logits(x, [self.transforms.index("r0")])[:, 0]
         return self.logits(x).mean(1)
 
     def logits(self, x: Tensor, *, across: bool = False) -> Tensor:
@@ -111,12 +108,12 @@ class TransNet(TimmConventions, nn.Module):
 
         With ``across``, every head sees every copy: (B, m, m, K), copies first. This needs no further pass.
         """
-        return self._logits(x, range(len(self._names)), across=across)
+        return self._logits(x, range(len(self.transforms)), across=across)
 
     def _logits(self, x: Tensor, which: Sequence[int], *, across: bool = False) -> Tensor:
-        inputs.check_images(x, [self._names[i] for i in which])
-        copies = [self._transform(self._names[i], x) for i in which]
-        fewer = self._bn == "separate" and len(which) != len(self._names)
+        inputs.check_images(x, [self.transforms[i] for i in which])
+        copies = [self._transform(self.transforms[i], x) for i in which]
+        fewer = self._bn == "separate" and len(which) != len(self.transforms)
         if self._bn == "separate":
             check_split(self.backbone)
         place = cast(HeadPlace, self.backbone.get_submodule(self._head_paths[0]))
@@ -154,13 +151,10 @@ class TransNet(TimmConventions, nn.Module):
         return self.loss_of(self.logits(x), y, **kw)
 
     def loss_of(self, output: Tensor, y: Tensor, *, distillation: float = 0.0, **kw: Any) -> Tensor:
-        """Return `heads_loss` of the network's output in training mode, plus ``distillation`` · `distillation_loss`.
-
-        Other arguments are those of `heads_loss`.
-        """
+        """Return `heads_loss` of the network's output in training mode, plus ``distillation`` · `distillation_loss`."""
         loss = heads_loss(output, y, **kw)
         if distillation:
-            loss = loss + distillation * distillation_loss(output, student_of(self._names, distillation))
+            loss = loss + distillation * distillation_loss(output, student_of(self.transforms, distillation))
         return loss
 
     # --------------------------------------------------------------------------------------- section 3.1: prediction
@@ -185,8 +179,8 @@ class TransNet(TimmConventions, nn.Module):
                 natural.
         """
         inputs.one_of("average", average, ("logits", "probabilities"))
-        which = range(len(self._names)) if heads is None else inputs.head_indices(heads, self._names)
-        inputs.check_images(x, [self._names[i] for i in which])
+        which = range(len(self.transforms)) if heads is None else inputs.head_indices(heads, self.transforms)
+        inputs.check_images(x, [self.transforms[i] for i in which])
         views = [x, d4.apply("m0", x)] if flip else [x]
         logits = torch.cat([self._logits(view, which) for view in views], dim=1)
         return (logits if average == "logits" else logits.softmax(-1)).mean(1)
@@ -195,13 +189,13 @@ class TransNet(TimmConventions, nn.Module):
 
     def keep(self, *names: str) -> "TransNet":
         """Return a smaller TransNet that shares nothing with this one; without r0 ``"pruned"`` becomes ``"full"``."""
-        which = inputs.head_indices(names, self._names)
+        which = inputs.head_indices(names, self.transforms)
         if len(set(which)) < len(which):
             raise ModelError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
         net = copy.deepcopy(self)
-        net._names = tuple(self._names[i] for i in which)
-        net._custom = {name: self._custom[name] for name in net._names if name in self._custom}
-        if self._eval_output == "pruned" and "r0" not in net._names:
+        net.transforms = tuple(self.transforms[i] for i in which)
+        net._custom = {name: self._custom[name] for name in net.transforms if name in self._custom}
+        if self._eval_output == "pruned" and "r0" not in net.transforms:
             net.eval_output = "full"
         if len(self.heads) > 1:
             net.heads = nn.ModuleList([net.heads[i] for i in which])
@@ -218,10 +212,10 @@ class TransNet(TimmConventions, nn.Module):
                 padding had to change have one more state-dict key, so that a plain model refuses the weights.
             image_size: side, or (height, width), of the images; required unless ``name`` is r0.
         """
-        inputs.check_prunable(name, self._names, custom=name in self._custom, sized=image_size is not None)
+        inputs.check_prunable(name, self.transforms, custom=name in self._custom, sized=image_size is not None)
         model = copy_module(self.backbone)
         merge_statistics(model)
-        self._put(model, copy.deepcopy(self._g(self._names.index(name))))
+        self._put(model, copy.deepcopy(self._g(self.transforms.index(name))))
         if name == "r0" or image_size is None:
             return model
         from transnet.folding.fold import fold
@@ -236,8 +230,8 @@ class TransNet(TimmConventions, nn.Module):
 
     def extra_repr(self) -> str:
         """Describe the network in its `repr`."""
-        shared = ", heads=shared" if len(self.heads) < len(self._names) else ""
-        return f"transforms={','.join(self._names)}{shared}, bn={self._bn}"
+        shared = ", heads=shared" if len(self.heads) < len(self.transforms) else ""
+        return f"transforms={','.join(self.transforms)}{shared}, bn={self._bn}"
 
 
 # ------------------------------------------------------------------------------------------------- Alg. 1, lines 4–7
@@ -266,7 +260,7 @@ def heads_loss(
     """
     inputs.one_of("reduction", reduction, ("mean", "none"))
     if criterion is not None:
-        inputs.check_criterion(logits, criterion, label_smoothing, sample_weight, reduction)
+        inputs.check_criterion(logits, criterion, label_smoothing, sample_weight is not None, reduction)
         return torch.stack([inputs.mean_loss(criterion(head, y), len(logits)) for head in logits.unbind(1)]).mean()
     inputs.check_targets(logits, y, label_smoothing, sample_weight)
     batch, m, _ = logits.shape

@@ -38,17 +38,14 @@ _LAYERS = {
 def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Module:
     """Return a network that computes ``model(t(x))`` from x in one pass, with the transform inside its weights.
 
-    Use it to ship a head other than the identity head: its users need not know its transform. A folded ResNet-18
-    takes a few per cent longer than the plain one; docs/results.md has the measured ratios. The network must end in
-    layers that ignore directions, such as global pooling and a linear layer.
+    Use it to ship a head other than the identity head: its users need not know its transform. The network must end in
+    layers that ignore directions, such as global pooling and a linear layer. This is Prop. 1, with moved windows for
+    the layers that need them. The result is compared with ``model(t(x))`` in float64 on random input.
 
     The result is tied to ``image_size`` and raises at any other size, also after it was compiled, exported or traced.
     The exceptions are r0, and m3 if all layers are square, because these move no windows at any size. The attribute
     ``fold_config`` holds the transform and the size. Layers that an evaluation pass does not reach, such as
     auxiliary heads, are not changed.
-
-    This is Prop. 1, with moved windows for the layers that need them. Before the result is returned, it is compared
-    with ``model(t(x))`` in float64 on random input.
 
     Args:
         model: the network, which is not changed. A folded network may be folded again.
@@ -189,7 +186,7 @@ def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tu
 
 
 def _sizes(seen: Trace, name: str, t: str) -> tuple[Pair, ...]:
-    """Return the sizes of the maps that a module gets, or nothing if its first argument is not always a map."""
+    """Return the sizes of the maps that a module gets, if its first argument is always a map."""
     sizes = [visit.size for visit in seen.visits if visit.name == name]
     return tuple(dict.fromkeys(_turned(size, t) for size in sizes if size)) if all(sizes) else ()
 

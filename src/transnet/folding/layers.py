@@ -55,10 +55,8 @@ def check_size(x: Any, sizes: tuple[Pair, ...], purpose: str) -> Tensor:
     height, width = map_size(x)
     if (height, width) not in sizes:
         known = " or ".join(f"{h}×{w}" for h, w in sizes)
-        raise ModelError(
-            f"{purpose}; a layer that then gets {known} pixels got {height}×{width}; fold the plain network again "
-            "with the new image_size"
-        )
+        problem = f"a layer that then gets {known} pixels got {height}×{width}"
+        raise ModelError(f"{purpose}; {problem}; fold the plain network again with the new image_size")
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         # A jit trace keeps no condition, but it keeps these two views, which fail at any other size.
         return x.unflatten(-2, (height,)).unflatten(-1, (width,))
@@ -96,9 +94,9 @@ class Folded(nn.Module):
         given = state_dict.get(f"{prefix}folded_pads")
         pads = self._buffers.get("folded_pads")
         if given is not None and pads is not None and not torch.equal(given.to(pads), pads):
+            problem = f"the weights were folded with {given.tolist()}, this network with {pads.tolist()}"
             args[-1].append(
-                f"{prefix}folded_pads: the weights were folded with {given.tolist()}, this network with "
-                f"{pads.tolist()}; load them into a fold of the same transform and image size"
+                f"{prefix}folded_pads: {problem}; load them into a fold of the same transform and image size"
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
 

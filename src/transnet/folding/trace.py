@@ -14,18 +14,15 @@ from transnet.folding.calls import Call, Pair, map_size, read_call
 
 # Why the code of a module that calls these may fail to commute with t. The message gives the first that applies.
 _REASONS = {
-    "scaled_dot_product_attention": "its attention treats positions by their order",
-    "softmax": "its attention treats positions by their order",
-    "roll": "it shifts the map",
-    "grid_sample": "it samples at coordinates of its own",
-    "unfold": "it cuts the map into patches in reading order",
-    "pixel_shuffle": "it spreads channels over positions in reading order",
-    "pixel_unshuffle": "it gathers positions into channels in reading order",
-    "conv_transpose2d": "transposed convolutions are not covered",
-    "interpolate": "nearest interpolation is exact by whole factors only",
-    "float": "it rounds to float32, so that exactness cannot be checked",
-    "permute": "it cuts the map into windows or patches in reading order",
-    "__getitem__": "it slices the map from one end",
+    "its attention treats positions by their order": ("scaled_dot_product_attention", "softmax"),
+    "it shifts the map": ("roll",),
+    "it samples at coordinates of its own": ("grid_sample",),
+    "it moves pixels between positions and channels in reading order": ("unfold", "pixel_shuffle", "pixel_unshuffle"),
+    "transposed convolutions are not covered": ("conv_transpose2d",),
+    "nearest interpolation is exact by whole factors only": ("interpolate",),
+    "it rounds to float32, so that exactness cannot be checked": ("float",),
+    "it cuts the map into windows or patches in reading order": ("permute",),
+    "it slices the map from one end": ("__getitem__",),
 }
 
 Event = tuple[str, bool, Any]  # a module's name, whether this is its output, and its arguments or its output
@@ -58,8 +55,8 @@ class Trace:
 def trace(model: nn.Module, x: Tensor, events: list[Event] | None = None) -> Trace:
     """Run ``model`` on ``x`` and record every call of a convolution, pooling, padding or interpolation.
 
-    A function is attributed to the innermost module whose forward is running. This finds functions in a model's own
-    code (``F.max_pool2d``) as well as layers. If ``events`` is a list, it receives the modules' inputs and outputs.
+    A function is attributed to the innermost module whose forward is running. ``events`` receives the modules' inputs
+    and outputs.
     """
     seen = Trace()
     stack: list[Visit] = []
@@ -166,8 +163,8 @@ def _reason(model: nn.Module, name: str, seen: Trace) -> str:
             return f"it adds a positional embedding ({own})"
     if "PosEmb" in type(module).__name__:
         return "it is a positional embedding"
-    for function, reason in _REASONS.items():
-        if function in seen.functions.get(name, set()):
+    for reason, functions in _REASONS.items():
+        if seen.functions.get(name, set()).intersection(functions):
             return reason
     if isinstance(module, nn.Linear):
         return "it has weights of its own for every position; pool globally before it"

@@ -64,7 +64,7 @@ class TimmConventions:
             copy_module(self.backbone).load_state_dict(given)  # a load that fails may change some of the parameters
         except RuntimeError as error:
             raise ModelError(
-                f"the checkpoint does not fit: {str(error):.500}. Give the plain model's state dict; load a TransNet's "
+                f"the checkpoint does not fit: {error!s:.500}. Give the plain model's state dict; load a TransNet's "
                 "with load_state_dict",
                 field="state_dict",
             ) from None

@@ -1,16 +1,11 @@
 """Early exit: the paper's "process an image once, then decide whether to go on with the other heads".
 
-The heads run one after another. After each, the images whose class is certain enough are finished, and only the others
-go to the next head. Easy images cost one pass of the backbone, hard ones all m.
-
-A further head matters only if it can change the class, so what counts is the class's lead over the runner-up. After the
-first head an image is finished if p₁ / (p₁ + p₂) ≥ confidence. After more heads the odds are multiplied: log-odds are
-added until their sum reaches logit(confidence). This is Wald's sequential test (1945).
-
 >>> probabilities, used = anytime(net, images, confidence=0.9)
 
-The threshold trades accuracy for cost. `calibrate` chooses it on a validation split, `curve` gives accuracy and cost of
-every threshold, and ``transnet evaluate RUN --anytime`` prints and draws them for a run.
+The heads run one after another. After each, the images whose class is certain enough are finished, and only the others
+go to the next head. A further head matters only if it can change the class, so what counts is the class's lead over the
+runner-up. After the first head an image is finished if p₁ / (p₁ + p₂) ≥ confidence. After more heads the odds are
+multiplied: log-odds are added until their sum reaches logit(confidence). This is Wald's sequential test (1945).
 """
 
 import math
@@ -27,9 +22,8 @@ from transnet.model import TransNet
 def anytime(net: TransNet, x: Tensor, confidence: float = 0.9) -> tuple[Tensor, Tensor]:
     """Predict with as few heads as each image needs: close to the full model's accuracy at a fraction of its cost.
 
-    The prediction is the mean of the logits of the heads that ran. An image is finished when its class is preferred to
-    the runner-up with probability ``confidence``, with the odds of the heads multiplied. The heads run in the order of
-    ``net.transforms``, so the first should be the best.
+    The prediction is the mean of the logits of the heads that ran, in the order of ``net.transforms``. An image is
+    finished when its class is preferred to the runner-up with probability ``confidence``.
 
     Args:
         net: in evaluation mode.
@@ -96,7 +90,7 @@ class Curve:
     heads: int
 
     def columns(self) -> dict[str, list[float]]:
-        """The three columns as lists, for JSON."""
+        """Return the three columns as lists, for JSON."""
         return {name: getattr(self, name).tolist() for name in ("confidence", "passes", "accuracy")}
 
 
@@ -125,13 +119,8 @@ def calibrate(logits: Tensor, y: Tensor, *, within: float = 0.1, passes: float |
     """Choose the lowest threshold that loses at most ``within`` percentage points of the full model's accuracy.
 
     Every higher threshold must satisfy this too, so that a threshold that is good by chance is not chosen. If
-    ``passes`` is given, choose the highest threshold that needs at most this many passes per image instead.
-
-    Args:
-        logits: (N, m, K), of all heads on a validation split, never on the test set.
-        y: its labels (N,).
-        within: percentage points of accuracy that may be lost.
-        passes: passes per image that may be spent.
+    ``passes`` is given, choose the highest threshold that needs at most this many passes per image instead. Give the
+    logits (N, m, K) and labels (N,) of a validation split, never of the test set.
     """
     check_target(within, passes)
     points = curve(logits, y)

@@ -1,8 +1,7 @@
 """Find the model's last layer, take it out, and check with the first batches that the rest of the model can be f.
 
 f(x) is the input of that layer. If something followed it, such as a softmax, the heads would silently be trained
-without that. So the first forward checks it, even if that forward is compiled, exported or traced. The first forward
-in evaluation mode also shows whether the images of a batch influence each other.
+without that. So the first forward checks it, even if that forward is compiled, exported or traced.
 """
 
 import copy
@@ -66,16 +65,12 @@ def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False)
 
 
 def copy_module(module: M) -> M:
-    """Return a deep copy, also of a model that keeps tensors of its last forward, such as timm's LeViT.
-
-    With gradients on, such a tensor belongs to an autograd graph, and `copy.deepcopy` alone refuses it. Its copy has
-    the same values and belongs to no graph.
-    """
+    """Return a deep copy, also of a model that keeps tensors of its last forward, such as timm's LeViT."""
     return copy.deepcopy(module, detached_copies(module))
 
 
 def detached_copies(module: nn.Module) -> dict[int, Any]:
-    """Return a memo for `copy.deepcopy` with a detached copy of every tensor that it could not copy itself."""
+    """Return a memo for `copy.deepcopy` with copies of the tensors that it refuses: those of an autograd graph."""
     cached = [tensor for part in module.modules() for tensor in tensors_in(vars(part).values()) if not tensor.is_leaf]
     return {id(tensor): tensor.detach().clone() for tensor in cached}
 
@@ -91,14 +86,11 @@ def tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
 
 # ------------------------------------------------------------------------------------------- nothing follows the head
 
-# The check multiplies the features by this. It is a power of two, so that the products are exact, and large, so that
-# a clamp shows; it is negative, so that a ReLU shows.
+# The check multiplies the features by this power of two: the products are exact, and a clamp or a ReLU shows.
 _DISTURBANCE = -(2.0**20)
 
 # Tensors without values cannot show that what follows the head changes nothing.
-_NO_VALUES = (
-    ". If only a cast or a reshape follows it, run one batch through the network before you compile or trace it"
-)
+_NO_VALUES = "; if only a cast or a reshape follows it, run one batch before you compile or trace the network"
 
 
 class HeadMustBeLast(NamedTuple):
@@ -171,11 +163,11 @@ class HeadPlace(nn.Identity):
                 raise self._misplaced(backbone) from error
             raise
         if not isinstance(output, Tensor):
-            raise TypeError(
-                f"{type(backbone).__name__} returns {type(output).__name__}; it must return the class scores alone"
-            )
+            kind = type(output).__name__
+            raise TypeError(f"{type(backbone).__name__} returns {kind}; it must return the class scores alone")
         try:
-            last = len(passed) == 1 and _same(passed[0] * _DISTURBANCE, output)
+            last = len(passed) == 1 and output.shape == passed[0].shape
+            last = last and torch.allclose(passed[0] * _DISTURBANCE, output.to(passed[0]), 0, 0, equal_nan=True)
         except RuntimeError:  # no values: under vmap, or on the meta device
             return self._traced_features(backbone, x)
         if not last:
@@ -192,8 +184,8 @@ class HeadPlace(nn.Identity):
 
     def _misplaced(self, backbone: nn.Module, hint: str = "") -> ModelError:
         return ModelError(
-            f"{type(backbone).__name__} does not end in {self.path!r}: its output is not that layer's. Give the last "
-            f"linear layer as head='path', and leave out what follows it, such as a softmax or a second head{hint}"
+            f"{type(backbone).__name__} does not end in {self.path!r}; give the last linear layer as head='path', and "
+            f"leave out what follows it, such as a softmax or a second head{hint}"
         )
 
 
@@ -207,10 +199,6 @@ class _CountCalls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b.to(a.dtype), rtol=0, atol=0, equal_nan=True)
-
-
 # ----------------------------------------------------------------------------------- images do not influence others
 
 _TOLERANCE = 1e-3  # of the largest feature; both forwards have the same shape, so rounding hardly differs
@@ -220,8 +208,7 @@ _TOLERANCE = 1e-3  # of the largest feature; both forwards have the same shape, 
 def warn_if_images_mix(backbone: nn.Module, x: Tensor) -> bool:
     """Warn if the features of an image depend on the image next to it, a defect that timm's gcvit_xxtiny has.
 
-    Such a model scores an image differently in every batch, and its heads see copies of each other's images. Return
-    whether the batch allowed the comparison: it takes two images that differ, with values that can be read.
+    Return whether the batch allowed the comparison: it takes two images that differ, with values that can be read.
     """
     if len(x) < 2 or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
@@ -230,8 +217,12 @@ def warn_if_images_mix(backbone: nn.Module, x: Tensor) -> bool:
             return False
     except RuntimeError:  # no values: under vmap, or on the meta device
         return False
-    with copies_in_batch(backbone, 1):
-        first, second = (_features_of_first(backbone, torch.stack([x[0], other])) for other in (x[-1], x[0]))
+    features = []
+    with copies_in_batch(backbone, 1), torch.random.fork_rng([x.device] if x.is_cuda else []):
+        for other in (x[-1], x[0]):
+            torch.manual_seed(0)  # a model may draw random numbers
+            features.append(backbone(torch.stack([x[0], other]))[0].float())
+    first, second = features
     if not (first - second).abs().max() <= _TOLERANCE * first.abs().max():
         warnings.warn(
             f"{type(backbone).__name__}: its output for an image depends on the other images of the batch, also in "
@@ -239,10 +230,3 @@ def warn_if_images_mix(backbone: nn.Module, x: Tensor) -> bool:
             stacklevel=3,
         )
     return True
-
-
-def _features_of_first(backbone: nn.Module, pair: Tensor) -> Tensor:
-    with torch.random.fork_rng([pair.device] if pair.is_cuda else []):
-        torch.manual_seed(0)  # a model may draw random numbers, and the caller's generator stays as it is
-        features: Tensor = backbone(pair)
-    return features[0].float()

@@ -145,8 +145,7 @@ class TransNet(TimmConventions, nn.Module):
     def loss(self, x: Tensor, y: Tensor, **kw: Any) -> Tensor:
         """Return L_T(h_T, B) of Alg. 1 for one batch, over all heads in every mode: `loss_of` of ``net.logits(x)``.
 
-        Under DDP, Accelerate or `torch.compile` call ``net.loss_of(wrapped(x), y)`` in training mode, so that the
-        wrapper's own forward runs.
+        Under DDP, Accelerate or `torch.compile` call ``net.loss_of(wrapped(x), y)`` in training mode.
         """
         return self.loss_of(self.logits(x), y, **kw)
 
@@ -175,8 +174,7 @@ class TransNet(TimmConventions, nn.Module):
             x: a batch of images.
             heads: names of the heads to use, all by default; a repeated name means its first head.
             average: the mean of logits (the paper's "mean of the outputs") or of probabilities.
-            flip: flip TTA: also average over h_t(t(flip(x))), at twice the passes. Use it only if flipped images are
-                natural.
+            flip: flip TTA: also average over h_t(t(flip(x))), at twice the passes.
         """
         inputs.one_of("average", average, ("logits", "probabilities"))
         which = range(len(self.transforms)) if heads is None else inputs.head_indices(heads, self.transforms)
@@ -207,9 +205,8 @@ class TransNet(TimmConventions, nn.Module):
         """Return the model's own class with its own state-dict keys: the backbone and the identity head.
 
         Args:
-            name: the head to keep. The transform of any head other than r0 is folded into the weights (Prop. 1 made
-                exact), so that the result takes the untransformed image, of ``image_size`` only. Layers whose
-                padding had to change have one more state-dict key, so that a plain model refuses the weights.
+            name: the head to keep. The transform of any head other than r0 is folded into the weights (see `fold`), so
+                that the result takes the untransformed image, of ``image_size`` only.
             image_size: side, or (height, width), of the images; required unless ``name`` is r0.
         """
         inputs.check_prunable(name, self.transforms, custom=name in self._custom, sized=image_size is not None)
@@ -253,7 +250,7 @@ def heads_loss(
         y: class indices (B,), probabilities (B, K) as from mixup and CutMix, or whatever ``criterion`` takes.
         criterion: called as ``criterion(logits[:, j], y)`` for each head j instead of the cross-entropy, such as
             ``nn.CrossEntropyLoss(weight=w)`` or, for several labels per image, ``nn.BCEWithLogitsLoss()``. It returns
-            a scalar or one value per image. Give smoothing, weights and reduction to the criterion itself.
+            a scalar or one value per image. It replaces the settings below.
         label_smoothing: as in `torch.nn.functional.cross_entropy`.
         sample_weight: (B,), relative: each head's loss is the weighted mean over the batch.
         reduction: ``"mean"`` for the loss, ``"none"`` for one value per head (m,).

@@ -18,13 +18,10 @@ from torch import Tensor, nn
 
 from transnet import d4
 from transnet.errors import ModelError
-from transnet.folding.calls import Call, Pair
 from transnet.folding.layers import Folded, FoldedCalls, FoldedLayer, LayerChange, replace_class, restore_class
-from transnet.folding.trace import Trace, Visit, describe, find_culprit, same, trace
+from transnet.folding.trace import Call, Pair, Trace, Visit, describe, find_culprit, same, trace
 from transnet.folding.windows import REVERSED, MovedCall, move_call
 from transnet.head import copy_module, tensors_in
-
-LayerChanges = dict[str, LayerChange]
 
 # These layers become folded layers. In any other module, the calls of convolution and pooling functions are replaced.
 _LAYERS = {
@@ -156,12 +153,12 @@ def _trace(plain: nn.Module, t: str, size: Pair) -> tuple[Tensor, Trace]:
     raise ModelError(f"the network does not run on {first}×{_times(size)} images: {message}") from failed
 
 
-def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str, ...], LayerChanges]:
+def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tuple[str, ...], dict[str, LayerChange]]:
     """Return the names of the kernels to turn, and the layers to change: those that move windows, and the first."""
     stored = {id(tensor): name for name, tensor in [*plain.named_parameters(), *plain.named_buffers()]}
     purpose = f"{t} is folded into this network for {_times(size)} images"
     kernels: list[str] = []
-    layers: LayerChanges = {}
+    layers: dict[str, LayerChange] = {}
     for visit in seen.visits:
         for call, _ in visit.calls:
             kernels += _kernels(plain, visit.name, call, stored)
@@ -179,8 +176,9 @@ def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tu
     layers = {name: change for name, change in layers.items() if any(change.calls.values())}
     if any(REVERSED[t]):
         # Even if no window moves at this size, windows may have to move at another one.
-        sizes = _sizes(seen, seen.entry, t)
-        entry = seen.entry if sizes else ""
+        entry = next(iter(seen.functions), "")  # the first module whose own code computes something from the image
+        sizes = _sizes(seen, entry, t)
+        entry = entry if sizes else ""
         layers[entry] = replace(layers.get(entry, LayerChange(Folded, purpose)), sizes=sizes or (size,))
     return tuple(dict.fromkeys(kernels)), layers
 
@@ -222,7 +220,7 @@ def _move_windows(plain: nn.Module, visit: Visit, t: str) -> tuple[type[Folded],
     ]
 
 
-def _change(model: nn.Module, kernels: Sequence[str], layers: LayerChanges, t: str) -> None:
+def _change(model: nn.Module, kernels: Sequence[str], layers: dict[str, LayerChange], t: str) -> None:
     _turn_kernels(model, kernels, d4.inverse(t))
     for name, change in layers.items():
         replace_class(model.get_submodule(name), change, _device(model))

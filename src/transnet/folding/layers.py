@@ -8,7 +8,6 @@ does a load into a network that was folded differently.
 The checks are part of ``forward``, so that every way to trace the network keeps them or refuses other sizes.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache, wraps
 from inspect import signature
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from transnet.errors import ModelError
-from transnet.folding.calls import Pair, map_size, read_call
+from transnet.folding.trace import Pair, map_size, read_call
 from transnet.folding.windows import MovedCall, Pads
 
 
@@ -81,10 +80,6 @@ class Folded(nn.Module):
     plain_class: type[nn.Module]
     mixin: "type[Folded]"
     change: LayerChange
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the plain module."""
-        return super().forward(*args, **kwargs)  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # The subclass is made at run time, so copies and pickles name the classes that it is made of.
@@ -191,16 +186,6 @@ def call_in_graph(
 
 @cache
 def _subclass(mixin: type[Folded], plain: type[nn.Module]) -> type[nn.Module]:
-    forward = _checked_forward(mixin, plain)
-    if mixin is FoldedUncompiledCalls:
-        forward = torch.compiler.disable(forward)
-    # fx decides by the module's name whether it looks inside: a folded layer is opaque if the plain one is.
-    names: dict[str, Any] = {"__module__": plain.__module__, "__doc__": plain.__doc__}
-    names |= {"plain_class": plain, "mixin": mixin, "forward": forward}
-    return type(f"Folded{plain.__name__}", (mixin, plain), names)
-
-
-def _checked_forward(mixin: type[Folded], plain: type[nn.Module]) -> Callable[..., Any]:
     first = next(iter([*signature(plain.forward).parameters][1:]), "")
 
     @wraps(plain.forward)  # fx and jit.trace read the names of the arguments
@@ -210,9 +195,14 @@ def _checked_forward(mixin: type[Folded], plain: type[nn.Module]) -> Callable[..
             args = (check_size(args[0], sizes, purpose), *args[1:])
         elif sizes:
             kwargs[first] = check_size(kwargs.get(first), sizes, purpose)
-        return mixin.forward(self, *args, **kwargs)
+        return super(cls, self).forward(*args, **kwargs)  # type: ignore[arg-type]
 
-    return forward
+    # fx decides by the module's name whether it looks inside: a folded layer is opaque if the plain one is.
+    names: dict[str, Any] = {"__module__": plain.__module__, "__doc__": plain.__doc__}
+    names |= {"plain_class": plain, "mixin": mixin}
+    names["forward"] = torch.compiler.disable(forward) if mixin is FoldedUncompiledCalls else forward
+    cls = type(f"Folded{plain.__name__}", (mixin, plain), names)
+    return cls
 
 
 def _revive(mixin: type[Folded], plain: type[nn.Module]) -> nn.Module:

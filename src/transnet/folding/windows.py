@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transnet import d4
-from transnet.folding.calls import Call, Pair
+from transnet.folding.trace import Call, Pair
 
 Pads = tuple[int, int, int, int]  # left, right, top, bottom, in the order of torch.nn.functional.pad
 

@@ -12,7 +12,7 @@ Sequential(...
 import difflib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -22,6 +22,8 @@ from transnet.errors import ModelError
 from transnet.head import find_head
 
 _CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
+# The 6n+4 layers of Zagoruyko and Komodakis (2016), without dropout, and the 6n+2 layers of He et al. (2016), with 1×1
+# convolutions as shortcuts.
 _WIDE = {f"wrn{depth}-{width}-cifar": ((depth - 4) // 6, width) for depth, width in ((16, 4), (16, 8), (28, 10))}
 _SMALL = {"resnet8-small": 1, "resnet14-small": 2, "resnet20-small": 3}
 NAMES = (*_CIFAR, *_WIDE, *_SMALL)
@@ -55,15 +57,21 @@ def create(
         raise ModelError(f"{name} has no pretrained weights; models of timm: and torchvision: may", field="model")
     if name in _CIFAR:
         return _cifar_resnet(_CIFAR[name], num_classes, in_channels)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))
-    if name in _WIDE:  # the 6n+4 layers of Zagoruyko and Komodakis (2016), without dropout
-        width = _add_stages(layers, *_WIDE[name], WideBlock)
-        layers["bn1"], layers["relu"] = nn.BatchNorm2d(width), nn.ReLU()
-    else:  # the 6n+2 layers of He et al. (2016), with 1×1 convolutions as shortcuts
-        layers["bn1"], layers["relu"] = nn.BatchNorm2d(16), nn.ReLU()
-        width = _add_stages(layers, _SMALL[name], 1, _small_block)
-    layers |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(width, num_classes)}
-    model = nn.Sequential(layers)
+    wide = name in _WIDE
+    blocks, factor = _WIDE[name] if wide else (_SMALL[name], 1)
+    conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+    stages: dict[str, nn.Module] = {}
+    width = 16
+    for stage in (1, 2, 3):
+        for block in range(blocks):
+            planes, stride = 2 ** (stage + 3) * factor, 2 if stage > 1 and block == 0 else 1
+            make = WideBlock if wide else _small_block
+            stages[f"layer{stage}_{block}"] = make(width, planes, stride)
+            width = planes
+    norm = {"bn1": nn.BatchNorm2d(width if wide else 16), "relu": nn.ReLU()}
+    body = stages | norm if wide else norm | stages
+    end = {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(width, num_classes)}
+    model = nn.Sequential(OrderedDict({"conv1": conv1, **body, **end}))
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -73,25 +81,12 @@ def create(
 def _cifar_resnet(architecture: str, num_classes: int, in_channels: int) -> nn.Module:
     import torchvision
 
-    model: nn.Module = getattr(torchvision.models, architecture)(weights=None, num_classes=num_classes)
+    model: nn.Module = torchvision.models.get_model(architecture, weights=None, num_classes=num_classes)
     stem = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     model.set_submodule("conv1", stem)
     model.set_submodule("maxpool", nn.Identity())
     return model
-
-
-def _add_stages(
-    layers: OrderedDict[str, nn.Module], blocks: int, factor: int, make: Callable[[int, int, int], nn.Module]
-) -> int:
-    """Add three stages of residual blocks, of widths 16, 32 and 64 times ``factor``, and return the last width."""
-    width = 16
-    for stage in (1, 2, 3):
-        planes = 2 ** (stage + 3) * factor
-        for block in range(blocks):
-            layers[f"layer{stage}_{block}"] = make(width, planes, 2 if stage > 1 and block == 0 else 1)
-            width = planes
-    return width
 
 
 def _small_block(width: int, planes: int, stride: int) -> nn.Module:

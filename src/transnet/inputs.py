@@ -40,9 +40,8 @@ def parse_transforms(
             continue
         name, function = item
         if not isinstance(name, str) or not name or "," in name or name in d4.NAMES:
-            raise ModelError(
-                f"{name!r} cannot name a custom transform; D4's names and commas are taken", field="transforms"
-            )
+            problem = "cannot name a custom transform; D4's names and commas are taken"
+            raise ModelError(f"{name!r} {problem}", field="transforms")
         if custom.setdefault(name, function) != function:
             raise ModelError(f"{name!r} names two different functions", field="transforms")
         names.append(name)
@@ -53,10 +52,8 @@ def check_eval_output(value: Any, names: tuple[str, ...]) -> None:
     """Raise if a network with the named heads cannot return this output in evaluation mode."""
     one_of("eval_output", value, get_args(EvalOutput))
     if value == "pruned" and "r0" not in names:
-        raise ModelError(
-            f"'pruned' is the head of r0, which is not among {' '.join(names)}; add r0, or use 'full' or 'heads'",
-            field="eval_output",
-        )
+        given = f"'pruned' is the head of r0, which is not among {' '.join(names)}"
+        raise ModelError(f"{given}; add r0, or use 'full' or 'heads'", field="eval_output")
 
 
 def head_indices(names: str | Iterable[str], known: tuple[str, ...]) -> tuple[int, ...]:
@@ -87,10 +84,8 @@ def check_prunable(name: str, known: tuple[str, ...], *, custom: bool, sized: bo
 def check_transformed(name: str, x: Tensor, y: Any) -> None:
     """Raise if a custom transform did not turn the batch ``x`` into a batch of the same shape."""
     if not isinstance(y, Tensor) or y.shape != x.shape:
-        raise ModelError(
-            f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {_describe(y)}; "
-            "a transform must return a batch of the same shape"
-        )
+        given = f"transform {name!r} turned a batch of shape {tuple(x.shape)} into {_describe(y)}"
+        raise ModelError(f"{given}; it must return a batch of the same shape")
 
 
 def check_images(x: Tensor, names: Sequence[str]) -> None:
@@ -115,19 +110,15 @@ def check_images(x: Tensor, names: Sequence[str]) -> None:
 def check_scaled(x: Tensor, error: RuntimeError) -> None:
     """Explain the model's error if the images are integers, which only a model that scales its images takes."""
     if not x.is_floating_point() and not isinstance(error, torch.OutOfMemoryError):
-        raise ModelError(
-            f"{x.dtype} was given, which the model does not take; scale the images first, such as x.float() / 255",
-            field="images",
-        ) from error
+        advice = "the model takes floating-point images, such as x.float() / 255"
+        raise ModelError(f"{x.dtype} was given; {advice}", field="images") from error
 
 
 def check_criterion(logits: Tensor, criterion: Any, label_smoothing: float, weighted: bool, reduction: str) -> None:
     """Raise if a criterion cannot be called or is given together with settings of the built-in cross-entropy."""
     _check_logits(logits)
-    if isinstance(criterion, type):
-        raise TypeError(f"criterion: the class {criterion.__name__} was given; create it: {criterion.__name__}()")
-    if not callable(criterion):
-        raise TypeError(f"criterion: {type(criterion).__name__} was given; a callable (logits, targets) is needed")
+    if isinstance(criterion, type) or not callable(criterion):
+        raise TypeError(f"criterion: {criterion!r} was given; a callable is needed, such as nn.CrossEntropyLoss()")
     settings = {"label_smoothing": label_smoothing != 0, "sample_weight": weighted, "reduction": reduction != "mean"}
     given = [name for name, changed in settings.items() if changed]
     if given:
@@ -138,11 +129,8 @@ def mean_loss(value: Tensor, batch: int) -> Tensor:
     """Return the mean of a criterion's result for a batch, which is a scalar or one value per image."""
     if isinstance(value, Tensor) and value.is_floating_point() and (value.ndim == 0 or value.shape == (batch,)):
         return value.mean()
-    kind = f"{value.dtype} of shape " if isinstance(value, Tensor) else ""
-    raise ModelError(
-        f"it returned {kind}{_describe(value)}; one floating-point value, or one per image, ({batch},), is needed",
-        field="criterion",
-    )
+    needed = f"one floating-point value, or one per image, ({batch},), is needed"
+    raise ModelError(f"it returned {_describe(value)}; {needed}", field="criterion")
 
 
 def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weight: Tensor | None) -> None:
@@ -155,11 +143,7 @@ def check_targets(logits: Tensor, y: Tensor, label_smoothing: float, sample_weig
         raise ModelError(f"{label_smoothing} was given; 0 to 1 is needed", field="label_smoothing")
     batch, _, k = logits.shape
     if k == 1:
-        raise ModelError(
-            "the cross-entropy of a single class is always 0; use two classes, or "
-            "criterion=nn.BCEWithLogitsLoss() with targets of shape (B, 1)",
-            field="logits",
-        )
+        raise ModelError("a single class always has the loss 0; use criterion=nn.BCEWithLogitsLoss()", field="logits")
     if y.shape == (batch,):
         _check_indices(y, k)
     elif y.shape == (batch, k):
@@ -188,11 +172,8 @@ def _check_indices(y: Tensor, k: int) -> None:
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TypeError(f"targets: {y.dtype} of shape {tuple(y.shape)}; class indices must be integers")
     if _certain(y, lambda: torch.any((y.long() < 0) | (y.long() >= k))):
-        raise ModelError(
-            f"labels {int(y.long().min())}…{int(y.long().max())} with {k} classes; 0…{k - 1} are valid; to ignore "
-            "a label, use criterion=nn.CrossEntropyLoss(ignore_index=…)",
-            field="targets",
-        )
+        given = f"labels {int(y.long().min())}…{int(y.long().max())}; 0…{k - 1} are valid"
+        raise ModelError(f"{given}, others need nn.CrossEntropyLoss(ignore_index=…) as criterion", field="targets")
 
 
 def _check_probabilities(y: Tensor) -> None:
@@ -205,11 +186,8 @@ def _check_probabilities(y: Tensor) -> None:
     if _certain(y, lambda: ~(y >= 0).all()):
         raise ModelError("probabilities must be 0 or more, and not NaN", field="targets")
     if _certain(y, lambda: wrong):
-        raise ModelError(
-            f"rows sum to {float(sums.min()):.3g}…{float(sums.max()):.3g}; probabilities must sum to 1. "
-            "For several labels, or none, per image use criterion=nn.BCEWithLogitsLoss()",
-            field="targets",
-        )
+        given = f"rows sum to {float(sums.min()):.3g}…{float(sums.max()):.3g}; probabilities must sum to 1"
+        raise ModelError(f"{given}; for several labels use criterion=nn.BCEWithLogitsLoss()", field="targets")
 
 
 def traced(x: Tensor) -> bool:

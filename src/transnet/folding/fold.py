@@ -83,9 +83,7 @@ def _image_size(image_size: int | Sequence[int], t: str) -> Pair:
     if min(height, width) < 1 or isinstance(image_size, bool):
         raise ModelError(f"{image_size!r} was given; give the side, or (height, width)", field="image_size")
     if height != width and d4.swaps_sides(t):
-        raise ModelError(
-            f"{height}×{width} was given; {t} swaps height and width and needs square images", field="image_size"
-        )
+        raise ModelError(f"{height}×{width} was given; {t} swaps them and needs square images", field="image_size")
     return height, width
 
 

@@ -26,6 +26,8 @@ from transnet.folding.windows import MovedCall, Pads
 def call_moved(func: Any, x: Tensor, moved: MovedCall, **tensors: Tensor | None) -> Tensor:
     """Carry out a moved call."""
     y: Tensor = func(_pad_or_crop(x, moved.pads, moved.mode, moved.value), **tensors, **moved.options)
+    if moved.kept is not None:
+        y = y[..., : moved.kept[0], : moved.kept[1]]
     if moved.counted is None:
         return y
     ones = F.pad(x.new_ones(1, 1, *x.shape[-2:]), moved.counted, value=1.0)

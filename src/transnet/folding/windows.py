@@ -74,6 +74,7 @@ class MovedCall:
     pads: Pads = (0, 0, 0, 0)  # before the call, with `mode` and `value`; negative pads crop
     mode: str = "constant"
     value: float = 0.0
+    kept: Pair | None = None  # use only the first so many rows and columns of the output
     # For averages: divide the sum under each window by its number of real pixels. This border counts as real.
     counted: Pads | None = None
 
@@ -125,8 +126,11 @@ def _move_max(call: Call, moved: list[Axis]) -> MovedCall:
     padding = [max(axis.start, 0) for axis in moved]
     if all(pad <= axis.kernel // 2 for axis, pad in zip(moved, padding)):  # torch refuses more
         for ceil in (False, True):  # ceil mode reaches beyond the end without a copy
-            if all(axis.windows(p, c, ceil) == axis.out for axis, p, c in zip(moved, padding, crop)):
-                return MovedCall(frame, _options(call, moved, padding, ceil_mode=ceil), _flat([(-c, 0) for c in crop]))
+            extra = [axis.windows(p, c, ceil) - axis.out for axis, p, c in zip(moved, padding, crop)]
+            if min(extra) >= 0:
+                kept = (moved[0].out, moved[1].out) if any(extra) else None
+                options = _options(call, moved, padding, ceil_mode=ceil)
+                return MovedCall(frame, options, _flat([(-c, 0) for c in crop]), kept=kept)
     options = _options(call, moved, [0, 0], ceil_mode=False)
     return MovedCall(frame, options, _flat([axis.exact for axis in moved]), value=-math.inf)
 

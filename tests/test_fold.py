@@ -513,9 +513,9 @@ def test_inputs_are_not_copied_if_torchs_own_padding_suffices(small):
     strided = {f"layer{i}.0.{name}" for i in (2, 3, 4) for name in ("conv1", "downsample.0")}
     assert changed == {"conv1", "maxpool"} | strided
     assert "FoldedConv2d" in repr(folded)
-    (change,) = folded.maxpool.change.calls.values()
+    (change,) = folded.maxpool.fold_change.calls.values()
     assert not any(change.pads)  # a maximum needs no copy: ceil mode reaches beyond the end
-    (change,) = folded.layer2[0].downsample[0].change.calls.values()
+    (change,) = folded.layer2[0].downsample[0].fold_change.calls.values()
     assert change.pads == (-1, 0, 0, 0)  # a view
 
 

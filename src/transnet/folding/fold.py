@@ -55,10 +55,8 @@ def fold(model: nn.Module, t: str, image_size: int | tuple[int, int]) -> nn.Modu
     Raises:
         ModelError: if t cannot be folded exactly. The message names the layer and the reason.
     """
-    names = d4.parse(t)
-    if len(names) != 1:
-        raise ModelError(f"{t!r} names {len(names)} elements; give one of {' '.join(d4.NAMES)}", field="t")
-    t = names[0]
+    if t not in d4.NAMES:
+        raise ModelError(f"{t!r} was given; one of {' '.join(d4.NAMES)} is needed", field="t")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: {type(model).__name__} was given; an nn.Module is needed")
     size = _image_size(image_size, t)
@@ -161,9 +159,7 @@ def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tu
         for call, _ in visit.calls:
             kernels += _kernels(plain, visit.name, call, stored)
         mixin, calls = _move_windows(plain, visit, t)
-        # The maps of a module with code of its own may have their channels last, so that their size is not checked.
-        sizes = _sizes(seen, visit.name, t) if mixin is FoldedLayer else ()
-        change = layers.setdefault(visit.name, LayerChange(mixin, purpose, sizes))
+        change = layers.setdefault(visit.name, LayerChange(mixin, purpose))
         change.expected.append({key for key, moved in calls if moved is not None})
         for key, moved in calls:
             if change.calls.setdefault(key, moved) != moved:
@@ -172,19 +168,18 @@ def _find_changes(plain: nn.Module, seen: Trace, t: str, size: Pair) -> tuple[tu
                     "look the same but would have to change differently; make them layers"
                 )
     layers = {name: change for name, change in layers.items() if any(change.calls.values())}
+    for name, change in layers.items():
+        # The maps of a module with code of its own may have their channels last, so that their size is not checked.
+        layers[name] = replace(change, sizes=tuple(change.calls) if change.mixin is FoldedLayer else ())
     if any(REVERSED[t]):
         # Even if no window moves at this size, windows may have to move at another one.
         entry = next(iter(seen.functions), "")  # the first module whose own code computes something from the image
-        sizes = _sizes(seen, entry, t)
-        entry = entry if sizes else ""
-        layers[entry] = replace(layers.get(entry, LayerChange(Folded, purpose)), sizes=sizes or (size,))
+        sizes = [visit.size and _turned(visit.size, t) for visit in seen.visits if visit.name == entry]
+        if None in sizes:  # its first argument is no map
+            entry, sizes = "", [size]
+        change = layers.get(entry, LayerChange(Folded, purpose))
+        layers[entry] = replace(change, sizes=tuple(dict.fromkeys(size for size in sizes if size)))
     return tuple(dict.fromkeys(kernels)), layers
-
-
-def _sizes(seen: Trace, name: str, t: str) -> tuple[Pair, ...]:
-    """Return the sizes of the maps that a module gets, if its first argument is always a map."""
-    sizes = [visit.size for visit in seen.visits if visit.name == name]
-    return tuple(dict.fromkeys(_turned(size, t) for size in sizes if size)) if all(sizes) else ()
 
 
 def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -> list[str]:

@@ -79,13 +79,11 @@ class LayerChange:
 class Folded(nn.Module):
     """A layer of a folded network that checks the size of its maps. `replace_class` makes its subclasses."""
 
-    plain_class: type[nn.Module]
-    mixin: "type[Folded]"
-    change: LayerChange
+    fold_change: LayerChange
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # The subclass is made at run time, so copies and pickles name the classes that it is made of.
-        return _revive, (self.mixin, self.plain_class), self.__getstate__()
+        return _revive, type(self).__bases__, self.__getstate__()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         given = state_dict.get(f"{prefix}folded_pads")
@@ -103,7 +101,7 @@ class FoldedLayer(Folded):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply t⁻¹ to the plain layer's output on t(x)."""
-        moved = self.change.calls[map_size(x)]
+        moved = self.fold_change.calls[map_size(x)]
         if moved is None:
             return super().forward(x)  # type: ignore[no-any-return]
         if isinstance(self, nn.Conv2d):
@@ -116,10 +114,10 @@ class FoldedCalls(Folded):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plain module's code, and replace its calls while it runs."""
-        replacing = _ReplaceCalls(self.change.calls)
+        replacing = _ReplaceCalls(self.fold_change.calls)
         with replacing:
             output = super().forward(*args, **kwargs)
-        if replacing.met not in self.change.expected and not _symbolic(args, kwargs):
+        if replacing.met not in self.fold_change.expected and not _symbolic(args, kwargs):
             raise RuntimeError(f"{type(self).__name__} did not make the calls it was folded for; run it uncompiled")
         return output
 
@@ -136,15 +134,15 @@ def replace_class(module: nn.Module, change: LayerChange, device: torch.device) 
         rows = [[*size, *call.frame] for size, call in zip(sizes, moved.values())]
         module.register_buffer("folded_pads", torch.tensor(rows, device=device))
     mixin = FoldedUncompiledCalls if any(key[0] == "pad" for key in moved) else change.mixin
-    module.change = change  # type: ignore[assignment]
+    module.fold_change = change  # type: ignore[assignment]
     module.__class__ = _subclass(mixin, type(module))  # type: ignore[arg-type]
 
 
 def restore_class(module: Folded) -> None:
     """Turn a folded module back into the plain one, in place."""
-    del module.change
+    del module.fold_change
     module._buffers.pop("folded_pads", None)
-    module.__class__ = module.plain_class  # type: ignore[assignment]
+    module.__class__ = type(module).__bases__[1]
 
 
 class _ReplaceCalls(TorchFunctionMode):
@@ -192,7 +190,7 @@ def _subclass(mixin: type[Folded], plain: type[nn.Module]) -> type[nn.Module]:
 
     @wraps(plain.forward)  # fx and jit.trace read the names of the arguments
     def forward(self: Folded, *args: Any, **kwargs: Any) -> Any:
-        sizes, purpose = self.change.sizes, self.change.purpose
+        sizes, purpose = self.fold_change.sizes, self.fold_change.purpose
         if sizes and args:
             args = (check_size(args[0], sizes, purpose), *args[1:])
         elif sizes:
@@ -201,7 +199,6 @@ def _subclass(mixin: type[Folded], plain: type[nn.Module]) -> type[nn.Module]:
 
     # fx decides by the module's name whether it looks inside: a folded layer is opaque if the plain one is.
     names: dict[str, Any] = {"__module__": plain.__module__, "__doc__": plain.__doc__}
-    names |= {"plain_class": plain, "mixin": mixin}
     names["forward"] = torch.compiler.disable(forward) if mixin is FoldedUncompiledCalls else forward
     cls = type(f"Folded{plain.__name__}", (mixin, plain), names)
     return cls

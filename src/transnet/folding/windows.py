@@ -80,13 +80,9 @@ class MovedCall:
 
 
 def move_call(call: Call, out: Pair, t: str, outer: Call | None = None) -> MovedCall | None:
-    """Return the call that replaces ``call`` in the folded network, in x's coordinates, or None if it may stay.
+    """Return the call that replaces ``call``, made on t(x) with an output of size ``out``, or None if it may stay.
 
-    Args:
-        call: the plain network's call on t(x), with the size of its input.
-        out: the height and width of its output.
-        t: the element to fold.
-        outer: the padding that a convolution of mode ``reflect`` or ``same`` puts around its input first.
+    ``outer`` is the padding that a convolution of mode ``reflect`` or ``same`` puts around its input first.
     """
     if call.kind in ("conv2d", "max_pool2d", "avg_pool2d"):
         plain = _axes(call, out, outer)

@@ -140,7 +140,7 @@ def test_requests_that_a_library_cannot_fulfil_are_refused():
 
 @pytest.fixture
 def unreachable(tmp_path, monkeypatch):
-    """No weights on this machine, and nobody to fetch them from."""
+    """There are no weights on this machine, and no server can be reached."""
     from huggingface_hub import constants
     from huggingface_hub.utils import close_session
 

@@ -1,4 +1,4 @@
-"""Teaching one head what all say together, in a loop of one's own."""
+"""The self-distillation loss pulls one head towards the mean of all heads."""
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ def logits():
     return torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
 
-def test_it_is_the_divergence_from_the_mean_of_all_heads(logits):
+def test_the_loss_is_the_divergence_from_the_mean_of_all_heads(logits):
     found = distillation_loss(logits, 1)
-    together, own = logits.mean(1).softmax(-1), logits[:, 1].softmax(-1)
-    by_hand = (together * (together / own).log()).sum(1).mean()
+    mean, own = logits.mean(1).softmax(-1), logits[:, 1].softmax(-1)
+    by_hand = (mean * (mean / own).log()).sum(1).mean()
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
     found.backward()
     assert logits.grad[:, 1].abs().min() > 0
-    assert logits.grad[:, [0, 2]].count_nonzero() == 0  # the others learn nothing from it
+    assert logits.grad[:, [0, 2]].count_nonzero() == 0  # the other heads get no gradient
 
 
 def test_the_first_head_learns_unless_another_is_named(logits):
@@ -29,18 +29,18 @@ def test_the_first_head_learns_unless_another_is_named(logits):
     assert logits.grad[:, 1:].count_nonzero() == 0
 
 
-def test_heads_that_agree_teach_nothing(logits):
+def test_heads_that_agree_have_no_loss(logits):
     alike = logits[:, :1].expand(-1, 3, -1)
     assert distillation_loss(alike).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_a_step_down_brings_the_head_closer_to_the_others(logits):
+def test_a_gradient_step_lowers_the_loss(logits):
     before = distillation_loss(logits)
     before.backward()
     assert distillation_loss(logits.detach() - logits.grad) < before
 
 
-def test_heads_that_nearly_agree_are_told_apart_in_half_precision():
+def test_half_precision_logits_have_the_gradient_of_single_precision():
     generator = torch.Generator().manual_seed(0)
     one = 8 * torch.randn(512, 1, 100, generator=generator)
     half = (one + 0.05 * torch.randn(512, 2, 100, generator=generator)).bfloat16()

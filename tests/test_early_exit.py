@@ -1,3 +1,5 @@
+"""Early exit runs further heads only for undecided images; its threshold is chosen on other data."""
+
 import pytest
 import torch
 from torch import nn

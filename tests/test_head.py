@@ -1,12 +1,17 @@
-"""Nothing may follow the head, however the first forward runs."""
+"""The head ends the model, images of a batch do not influence each other, and models that cache tensors are copied."""
+
+import copy
+import warnings
 
 import pytest
+import timm
 import torch
 import torch._dynamo.testing
 from torch import nn
 
 from small_models import Bare, K, batch, small
-from transnet import TransNet, heads_loss
+from small_runs import Plain, images_file, run
+from transnet import TransNet, fold, heads_loss
 
 
 class Softmax(Bare):
@@ -160,3 +165,110 @@ def test_per_sample_gradients_average_to_the_gradient_of_the_batch(memory_format
         net.loss(x, targets).backward()
         for name, p in net.named_parameters():
             assert torch.allclose(each[name].mean(0), p.grad, atol=1e-5), name
+
+
+# ----------------------------------------------------------------------------- the images of a batch
+
+
+class Mixing(Bare):
+    def forward(self, x):
+        return super().forward(x + 0.1 * x.mean(0))
+
+
+def test_timms_gcvit_is_named_in_one_warning_at_the_first_batch_in_evaluation_mode():
+    net = TransNet(timm.create_model("gcvit_xxtiny", num_classes=K)).eval()
+    x = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        with pytest.warns(UserWarning, match="GlobalContextVit.*depends on the other images"):
+            net(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            net(x)
+
+
+def test_a_run_warns_before_it_trains(tmp_path):
+    class MixingPlain(Plain):
+        def forward(self, x):
+            return super().forward(x + 0.1 * x.mean(0))
+
+    with pytest.warns(UserWarning, match="MixingPlain.*depends on the other images"):
+        run(images_file(tmp_path / "x.npz"), tmp_path / "run", model=MixingPlain(), epochs=1)
+
+
+def test_the_check_waits_for_two_different_images_in_evaluation_mode():
+    net = TransNet(Mixing())
+    x, _ = batch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net(x)
+        net.eval()
+        net(x[:1])
+        net(x[:1].expand(4, -1, -1, -1))
+    with pytest.warns(UserWarning, match="Mixing"):
+        net.predict(x, heads="r1")
+
+
+@pytest.mark.parametrize("bn", ["joint", "separate"])
+def test_models_that_do_not_mix_images_cause_no_warning(bn):
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x + torch.randn_like(x)
+
+    x, _ = batch()
+    for model in (small(), nn.Sequential(Noisy(), small())):
+        net = TransNet(model, bn=bn).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            net(x)
+
+
+def test_the_check_does_not_change_the_random_numbers():
+    x, _ = batch()
+    net = TransNet(Bare()).eval()
+    torch.manual_seed(3)
+    net(x)
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(1), after)
+
+
+# ------------------------------------------------------------------------------- cached tensors
+
+
+@pytest.mark.parametrize("name", ["efficientvit_m0", "tiny_vit_5m_224"])
+def test_timm_models_that_cache_tensors_can_be_wrapped_kept_and_pruned(name):
+    model = timm.create_model(name, num_classes=K).eval()
+    x = torch.randn(2, 3, 224, 224)
+    assert model(x).requires_grad
+    net = TransNet(model, "r0,r1", init="copy")
+    logits = net.logits(x)
+    for one in (net.prune(), net.keep("r0"), copy.deepcopy(net).keep("r0")):
+        assert torch.allclose(one(x), logits[:, 0], atol=1e-4)
+    copy.deepcopy({"net": net})
+
+
+def test_tensors_cached_in_containers_are_copied_without_their_graph():
+    class Caching(Bare):
+        def forward(self, x):
+            self.cache = {"a": [self.conv.weight * 2], "b": (self.conv.bias * 2,)}
+            self.last = self.conv.weight.sum()
+            return super().forward(x)
+
+    net = TransNet(Caching())
+    net(batch()[0])
+    x, _ = batch()
+    assert torch.allclose(fold(net.prune(), "m0", 8)(x), net.prune()(x.flip(-1)), atol=1e-6)
+    model = Caching()
+    model(x)
+    assert torch.allclose(fold(model, "m0", 8)(x), model(x.flip(-1)), atol=1e-6)
+    pruned = net.prune()
+    assert torch.equal(pruned.cache["a"][0], net.backbone.cache["a"][0])
+    assert not pruned.cache["a"][0].requires_grad
+    assert net.backbone.cache["a"][0].requires_grad
+
+
+def test_shared_tensors_stay_shared_in_a_copy():
+    net = TransNet(Bare())
+    first, second = copy.deepcopy((net, nn.ModuleList([net])))
+    assert second[0] is first
+    assert first.heads[0].weight is not net.heads[0].weight

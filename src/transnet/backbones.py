@@ -42,9 +42,8 @@ def create(
         pretrained: load the library's weights (``timm:`` and ``torchvision:`` only).
     """
     if not isinstance(name, str) or num_classes < 1:
-        raise ModelError(
-            f"{name!r} for {num_classes} classes was given; a name and 1 or more are needed", field="model"
-        )
+        given = f"{name!r} for {num_classes} classes was given"
+        raise ModelError(f"{given}; a name and 1 or more are needed", field="model")
     library, _, inner = name.partition(":")
     if inner and library == "timm":
         return _from_timm(inner, num_classes, in_channels, image_size, pretrained)
@@ -132,9 +131,7 @@ def _from_timm(name: str, num_classes: int, in_channels: int, image_size: int | 
         return timm.create_model(name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **sized)
 
 
-def _from_torchvision(
-    name: str, num_classes: int, in_channels: int, image_size: int | None, pretrained: bool
-) -> nn.Module:
+def _from_torchvision(name: str, num_classes: int, in_channels: int, side: int | None, pretrained: bool) -> nn.Module:
     import torchvision
 
     known = torchvision.models.list_models(module=torchvision.models)
@@ -147,8 +144,8 @@ def _from_torchvision(
         options: dict[str, Any] = {"num_classes": num_classes}
         if name in ("googlenet", "inception_v3"):
             options |= {"aux_logits": False, "init_weights": True}  # their auxiliary outputs are not heads
-        if name.startswith("vit_") and image_size:
-            options["image_size"] = image_size
+        if name.startswith("vit_") and side:
+            options["image_size"] = side
         return torchvision.models.get_model(name, weights=None, **options)
     with _fetching(f"torchvision:{name}"):
         model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")

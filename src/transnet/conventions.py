@@ -63,11 +63,8 @@ class TimmConventions:
         try:
             copy_module(self.backbone).load_state_dict(given)  # a load that fails may change some of the parameters
         except RuntimeError as error:
-            raise ModelError(
-                f"the checkpoint does not fit: {error!s:.500}. Give the plain model's state dict; load a TransNet's "
-                "with load_state_dict",
-                field="state_dict",
-            ) from None
+            advice = "give the plain model's, and load a TransNet's with load_state_dict"
+            raise ModelError(f"it does not fit: {error!s:.500}; {advice}", field="state_dict") from None
         self.backbone.load_state_dict(given)
 
 

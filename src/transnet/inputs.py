@@ -63,8 +63,8 @@ def head_indices(names: str | Iterable[str], known: tuple[str, ...]) -> tuple[in
     names = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        given = f"unknown {unknown[0]!r}" if unknown else "none given"
-        raise ModelError(f"{given}; this network has {' '.join(known)}", field="heads")
+        problem = f"unknown {unknown[0]!r}" if unknown else "none given"
+        raise ModelError(f"{problem}; this network has {' '.join(known)}", field="heads")
     return tuple(known.index(name) for name in names)
 
 
@@ -115,7 +115,7 @@ def check_scaled(x: Tensor, error: RuntimeError) -> None:
 
 
 def check_criterion(logits: Tensor, criterion: Any, label_smoothing: float, weighted: bool, reduction: str) -> None:
-    """Raise if a criterion cannot be called or is given together with settings of the built-in cross-entropy."""
+    """Raise if a criterion cannot be called, or if it is given together with settings of the cross-entropy."""
     _check_logits(logits)
     if isinstance(criterion, type) or not callable(criterion):
         raise TypeError(f"criterion: {criterion!r} was given; a callable is needed, such as nn.CrossEntropyLoss()")

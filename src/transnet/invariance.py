@@ -29,8 +29,7 @@ ROTATIONS = "r0,r1,r2,r3"
 def invariance_score(weight: Tensor, group: str | Iterable[str] = ROTATIONS, measure: Measure = "l2") -> Tensor:
     """Return the score of each output kernel of a convolution's weight; differentiable.
 
-    Use it for a single layer, and `layer_invariance` for all layers of a model. A kernel of zeros counts as perfectly
-    invariant: l2 and relative 0, cosine and pearson 1.
+    Use it for a single layer, and `layer_invariance` for a model. A kernel of zeros counts as perfectly invariant.
 
     Args:
         weight: of shape (O, I, k, k).
@@ -67,8 +66,7 @@ def layer_invariance(
 ) -> dict[str, Tensor]:
     """Return the score of every kernel, by layer, in the model's order: the data of the paper's Figs. 5 and 6.
 
-    Kernels of 1×1, which are always invariant, and kernels that are not square are left out. A ResNet-18 has the
-    paper's 17 layers.
+    Kernels of 1×1, which are always invariant, and kernels that are not square are left out.
     """
     return {name: invariance_score(weight.detach(), group, measure) for name, weight in kernels(model).items()}
 
@@ -127,12 +125,9 @@ def random_kernel_score(
 ) -> float:
     """Return the expected score of a kernel of shape (I, k, k) with independent N(0, 1) entries.
 
-    With n entries and invariant kernels of dimension d, ‖w − w̄‖² and ‖w̄‖² are independent χ² of n − d and d degrees,
-    so that, with χ(ν) = √2 Γ((ν + 1)/2) / Γ(ν/2) for the mean of a χ distribution,
-
-        E[l2] = χ(n − d),   E[relative] = χ(n − d) / χ(n) ≈ √(1 − d/n),   E[cosine] = χ(d) / χ(n)
-
-    exactly. Centring removes one invariant dimension: E[pearson] = χ(d − 1) / χ(n − 1).
+    With n entries and invariant kernels of dimension d, ‖w − w̄‖² and ‖w̄‖² are independent χ² of n − d and d degrees.
+    So l2 has the mean χ(n − d), relative χ(n − d) / χ(n) ≈ √(1 − d/n), and cosine χ(d) / χ(n), where χ(ν) =
+    √2 Γ((ν + 1)/2) / Γ(ν/2) is the mean of a χ distribution. For pearson, centring removes one invariant dimension.
     """
     one_of("measure", measure, get_args(Measure))
     channels, side, _ = shape

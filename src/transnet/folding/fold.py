@@ -194,10 +194,8 @@ def _kernels(plain: nn.Module, owner: str, call: Call, stored: dict[int, str]) -
     tensors = [*own.named_parameters(owner, recurse=False), *own.named_buffers(owner, recurse=False)]
     found = [name for name, tensor in tensors if tensor.ndim == 4 and tensor.shape[-2:] == weight.shape[-2:]]
     if not found:
-        raise ModelError(
-            f"{describe(plain, owner)} computes its kernel from something other than a stored kernel; if that is a "
-            "parametrization, remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
-        )
+        advice = "a parametrization can be removed with torch.nn.utils.parametrize.remove_parametrizations"
+        raise ModelError(f"{describe(plain, owner)} computes its kernel from something that is not stored; {advice}")
     return found
 
 

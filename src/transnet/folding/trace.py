@@ -1,7 +1,7 @@
 """Watch a network run: record which layer calls what at which size, and find the layer that makes a fold wrong."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,8 +97,6 @@ _REASONS = {
     "it slices the map from one end": ("__getitem__",),
 }
 
-Event = tuple[str, bool, Any]  # a module's name, whether this is its output, and its arguments or its output
-
 
 @dataclass
 class Visit:
@@ -119,11 +117,11 @@ class Trace:
 
 
 @torch.no_grad()
-def trace(model: nn.Module, x: Tensor, events: list[Event] | None = None) -> Trace:
+def trace(model: nn.Module, x: Tensor, record: Callable[[str, bool, Any], None] = lambda *event: None) -> Trace:
     """Run ``model`` on ``x`` and record every call of a convolution, pooling, padding or interpolation.
 
-    A function is attributed to the innermost module whose forward is running. ``events`` receives the modules' inputs
-    and outputs.
+    A function is attributed to the innermost module whose forward is running. ``record`` is called at each module's
+    beginning and end, with its name, whether this is the end, and its arguments or its output.
     """
     seen = Trace()
     stack: list[Visit] = []
@@ -143,47 +141,40 @@ def trace(model: nn.Module, x: Tensor, events: list[Event] | None = None) -> Tra
         x = args[0] if args else None
         stack.append(Visit(name, map_size(x) if isinstance(x, Tensor) and x.ndim == 4 else None))
         seen.visits.append(stack[-1])
-        if events is not None:
-            events.append((name, False, args))
+        record(name, False, args)
 
     def leave(name: str, output: Any) -> None:
         stack.pop()
-        if events is not None:
-            events.append((name, True, output))
+        record(name, True, output)
 
     with ExitStack() as hooks, Recorder():
         for name, module in model.named_modules():
-            before = module.register_forward_pre_hook(lambda _, args, name=name: enter(name, args))
-            after = module.register_forward_hook(lambda _, args, output, name=name: leave(name, output))
-            hooks.enter_context(before)
-            hooks.enter_context(after)
+            hooks.enter_context(module.register_forward_pre_hook(lambda _, args, name=name: enter(name, args)))
+            hooks.enter_context(module.register_forward_hook(lambda _, args, output, name=name: leave(name, output)))
         seen.output = model(x)
     return seen
 
 
 def find_culprit(plain: nn.Module, folded: nn.Module, x: Tensor, t: str) -> str:
     """Describe the first layer at which the two networks differ, because its code does not commute with t, and why."""
-    ours: list[Event] = []
-    theirs: list[Event] = []
-    seen = trace(plain, d4.apply(t, x), theirs)
+    ours: list[tuple[str, bool, Any]] = []
+    theirs: list[tuple[str, bool, Any]] = []
+    seen = trace(plain, d4.apply(t, x), lambda *event: theirs.append(event))
     with suppress(RuntimeError):
-        trace(folded, x, ours)
+        trace(folded, x, lambda *event: ours.append(event))
     calls = [call for visit in seen.visits for call in visit.calls]
     sizes = {call.size for call, _ in calls} | {out for _, out in calls}
-    stack: list[str] = []
-    for (name, leaves, got), (_, _, want) in zip(ours, theirs):
-        if leaves:
-            stack.pop()
-        if not _agree(got, want, d4.inverse(t), sizes):
-            break
-        if not leaves:
-            stack.append(name)
-    else:  # the folded network stopped, because the sizes of two maps no longer match
-        name, leaves, _ = theirs[min(len(ours), len(theirs) - 1)]
+    undo = d4.inverse(t)
+    differing = (i for i, (got, want) in enumerate(zip(ours, theirs)) if not _agree(got[-1], want[-1], undo, sizes))
+    # If none differs, the folded network stopped, because the sizes of two maps no longer match.
+    first = next(differing, min(len(ours), len(theirs) - 1))
+    name, leaves, _ = theirs[first]
     if leaves:
         return f"{describe(plain, name)}: {_reason(plain, name, seen)}"
-    caller = stack[-1] if stack else ""
-    return f"{describe(plain, caller)}, in its own code before {name!r}: {_reason(plain, caller, seen)}"
+    running = [""]
+    for module, left, _ in theirs[:first]:
+        running = running[:-1] if left else [*running, module]
+    return f"{describe(plain, running[-1])}, in its own code before {name!r}: {_reason(plain, running[-1], seen)}"
 
 
 def describe(model: nn.Module, name: str) -> str:

@@ -89,9 +89,10 @@ def move_call(call: Call, out: Pair, t: str, outer: Call | None = None) -> Moved
         moved = [axis.reversed() if turned else axis for axis, turned in zip(_swapped(plain, t), REVERSED[t])]
         if moved == plain:
             return None
+        frame = _flat([(axis.start, axis.end) for axis in moved])
         if call.kind == "conv2d":
-            return _move_conv(call, moved, outer)
-        return _move_max(call, moved) if call.kind == "max_pool2d" else _move_average(call, plain, moved, t)
+            return _move_conv(call, moved, frame, outer)
+        return _move_max(call, moved, frame) if call.kind == "max_pool2d" else _move_average(call, plain, moved, t)
     options = dict(call.options)
     if call.kind == "pad":
         pads = tuple(options["pad"])
@@ -105,8 +106,7 @@ def move_call(call: Call, out: Pair, t: str, outer: Call | None = None) -> Moved
     return None if options == call.options else MovedCall((0, 0, 0, 0), options)
 
 
-def _move_conv(call: Call, moved: list[Axis], outer: Call | None) -> MovedCall:
-    frame = _flat([(axis.start, axis.end) for axis in moved])
+def _move_conv(call: Call, moved: list[Axis], frame: Pads, outer: Call | None) -> MovedCall:
     if outer is not None and outer.options["mode"] != "constant":
         return MovedCall(frame, _options(call, moved, [0, 0]), frame, outer.options["mode"])
     # Torch's own padding needs no copy, but it is the same at both ends.
@@ -116,8 +116,7 @@ def _move_conv(call: Call, moved: list[Axis], outer: Call | None) -> MovedCall:
     return MovedCall(frame, _options(call, moved, padding), pads)
 
 
-def _move_max(call: Call, moved: list[Axis]) -> MovedCall:
-    frame = _flat([(axis.start, axis.end) for axis in moved])
+def _move_max(call: Call, moved: list[Axis], frame: Pads) -> MovedCall:
     crop = [max(-axis.start, 0) for axis in moved]
     padding = [max(axis.start, 0) for axis in moved]
     if all(pad <= axis.kernel // 2 for axis, pad in zip(moved, padding)):  # torch refuses more
@@ -132,8 +131,7 @@ def _move_max(call: Call, moved: list[Axis]) -> MovedCall:
 
 
 def _move_average(call: Call, plain: list[Axis], moved: list[Axis], t: str) -> MovedCall:
-    frame = _flat([(axis.start, axis.end) for axis in moved])
-    pads = _flat([axis.exact for axis in moved])
+    frame, pads = _flat([(axis.start, axis.end) for axis in moved]), _flat([axis.exact for axis in moved])
     counts_padding = call.options["count_include_pad"]
     one_divisor = counts_padding or not any(axis.start for axis in plain)
     if call.options["divisor_override"] is not None or (one_divisor and all(axis.slack >= 0 for axis in plain)):
@@ -187,7 +185,4 @@ def _options(call: Call, axes: list[Axis], padding: list[int], **changes: Any) -
 
 
 def _pair(value: Any) -> Pair:
-    if isinstance(value, int):
-        return value, value
-    first, second = value if len(value) == 2 else (value[0], value[0])
-    return first, second
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])

@@ -27,10 +27,8 @@ class _PerTransform(_BatchNorm):
         if self.copies == 1 or not (self.training or self.running_mean is None):
             return super().forward(input)
         if input.shape[0] % self.copies:
-            raise ModelError(
-                f"batch norm per transform: a leading dimension of {input.shape[0]} does not split into "
-                f"{self.copies} transforms; this model reshapes its batch in a way that needs bn='joint'"
-            )
+            problem = f"a leading dimension of {input.shape[0]} does not split into {self.copies} transforms"
+            raise ModelError(f"batch norm per transform: {problem}; this model needs bn='joint'")
         return torch.cat([super(_PerTransform, self).forward(part) for part in input.chunk(self.copies)])
 
     def __reduce_ex__(self, protocol: Any) -> Any:

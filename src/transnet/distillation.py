@@ -1,7 +1,6 @@
 """Self-distillation: train the pruned head to predict what the mean of all heads predicts.
 
-This is not in the paper. With this term in the loss, the identity head learns from all heads during training, without
-a further pass. Lee et al. (2020) train an additional classifier in this way.
+This is not in the paper. Lee et al. (2020) train an additional classifier in this way.
 
 >>> logits = net(images)                     # in training mode; net.logits(images) in every mode
 >>> loss = heads_loss(logits, labels) + distillation_loss(logits)

@@ -190,8 +190,6 @@ class HeadPlace(nn.Identity):
 
 
 class _CountCalls(TorchFunctionMode):
-    """Count the calls of torch functions."""
-
     count = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -51,10 +51,9 @@ def uncertainty(members: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def score_sums(logits: Tensor, y: Tensor) -> Tensor:
-    """Compute the sums from which accuracy, loss and recalls of M classifiers follow, from logits (N, M, K).
+    """Compute sums for accuracy, loss and recalls of M classifiers, (M, 1 + 2K) in float64, from logits (N, M, K).
 
-    Each classifier's row, in float64, holds its summed cross-entropy, then the number of correct predictions of each
-    class, then the number of images of each class.
+    A row holds the summed cross-entropy, the correct predictions of each class, and the images of each class.
     """
     batch, rows, classes = logits.shape
     targets = y[:, None].expand(batch, rows)

@@ -13,7 +13,7 @@ from environment import environment
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
-from transnet.study.execute import Settings, execute
+from transnet.study.execute import execute
 from transnet.study.local import LocalProcesses
 from transnet.study.plan import PlannedRun
 from transnet.train.evaluate_runs import collect
@@ -59,7 +59,7 @@ def planned(args: argparse.Namespace, candidates: Candidates, **common: Any) -> 
 def judge(runs: list[PlannedRun], args: argparse.Namespace, file: str) -> None:
     """Train the runs, and write OUT/FILE with a row for each and OUT/outputs with the heads' logits."""
     executor = LocalProcesses(args.out, device=args.device, jobs=args.jobs)
-    outcome = execute(runs, executor, Settings(str(args.out)))
+    outcome = execute(runs, executor)
     for name, error in outcome.failed.items():
         print(f"{name}: {error}")
     (args.out / "outputs").mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ import torch
 from small_runs import small_study
 from transnet.runs.folder import Run
 from transnet.study import cuda_mps, local
-from transnet.study.execute import Settings, execute, run_study
+from transnet.study.execute import execute, run_study
 from transnet.study.local import LocalProcesses
 from transnet.study.plan import PlannedRun, plan_runs
 
@@ -173,7 +173,7 @@ def test_one_at_once_needs_no_service(two_gpus: object, control: Path, tmp_path:
 def test_an_unusable_gpu_is_an_error_and_does_not_mean_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "gpus_for", lambda device: ["0"])  # as if this process had seen one
     runs = plan_runs(small_study(device="auto"), tmp_path)[-1:]
-    outcome = execute(runs, LocalProcesses(tmp_path, jobs=1), Settings(str(tmp_path), quiet=True))
+    outcome = execute(runs, LocalProcesses(tmp_path, jobs=1), quiet=True)
     assert list(outcome.failed) == ["digits-fast-base-s0"]
     assert "no CUDA device" in outcome.failed["digits-fast-base-s0"]
 
@@ -205,7 +205,7 @@ def test_the_service_is_not_started_if_it_would_number_the_gpus_differently(
 
 
 def test_results_record_how_many_runs_shared_the_device(tmp_path: Path) -> None:
-    run_study(small_study(), Settings(str(tmp_path), jobs=2, quiet=True))
+    run_study(small_study(), tmp_path, jobs=2, quiet=True)
     assert {Run(run.path).result().at_once for run in plan_runs(small_study(), tmp_path)} == {2}
 
 
@@ -218,7 +218,7 @@ def test_on_a_gpu_two_runs_share_it_and_the_service_ends(tmp_path: Path) -> None
     memory = cuda_mps.used_and_free("0")
     assert memory is not None
     assert memory[1] > 0
-    outcome = execute(runs, place, Settings(str(tmp_path), quiet=True))
+    outcome = execute(runs, place, quiet=True)
     assert not outcome.failed
     assert not Path(service.environment["CUDA_MPS_PIPE_DIRECTORY"]).exists()
     assert {Run(run.path).result().at_once for run in runs} == {2}

@@ -11,8 +11,9 @@ from small_runs import small_study
 from transnet.cli import main
 from transnet.errors import ConfigError
 from transnet.runs.folder import Run
+from transnet.runs.records import EpochEntry
 from transnet.study.estimate import Budget, Estimate, read_duration
-from transnet.study.execute import Settings, run_study
+from transnet.study.execute import run_study
 from transnet.study.plan import plan_runs
 from transnet.study.results import read_runs
 
@@ -47,9 +48,9 @@ def test_wrong_durations_are_refused(text: str) -> None:
 
 def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> None:
     one = small_study("distilled")
-    unknown = Estimate(plan_runs(one, tmp_path), "CPU", open_data=True)
+    unknown = Estimate(plan_runs(one, tmp_path))
     assert {unknown.seconds(run) for run in unknown.runs} == {None}
-    assert run_study(one, Settings(str(tmp_path), quiet=True)).failed == {}
+    assert run_study(one, tmp_path, quiet=True).failed == {}
     runs = plan_runs(small_study("distilled", seeds=2), tmp_path)
     here, elsewhere = Estimate(runs, "CPU, 3 threads"), Estimate(runs, "some GPU")
     for run in runs:
@@ -65,18 +66,32 @@ def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> Non
     assert here.left(runs, at_once=4) == pytest.approx(max(here.seconds(run) or 0 for run in runs))
 
 
+def test_minutes_follow_from_the_epochs_of_a_run_that_is_not_finished(tmp_path: Path) -> None:
+    (base,) = (run for run in plan_runs(small_study(epochs=10), tmp_path) if run.kind == "base")
+    estimate = Estimate([base])
+    assert estimate.left([base], at_once=1) is None
+    Run(base.path).path.mkdir(parents=True)
+    entry = EpochEntry(epoch=1, step=1, lr=0.1, loss=(1.0,), accuracy=(0.5,), seconds=2.0, images_per_second=100.0)
+    for epoch in (1, 2, 3):
+        Run(base.path).add_metrics(replace(entry, epoch=epoch))
+    estimate.refresh()
+    assert estimate.left([base], at_once=1) == pytest.approx((estimate.passes(base) or 0) * 0.7 / 100)
+
+
 def test_a_budget_prefers_runs_that_fit_and_leaves_time_to_save(tmp_path: Path) -> None:
-    run_study(small_study("distilled"), Settings(str(tmp_path), quiet=True))
+    run_study(small_study("distilled"), tmp_path, quiet=True)
     runs = plan_runs(small_study("distilled", seeds=2), tmp_path)
-    estimate, waiting = Estimate(runs, "CPU"), [run for run in runs if run.seed == 1]
-    assert Budget(1000).choose(waiting, estimate) == waiting
+    estimate, waiting = Estimate(runs), [run for run in runs if run.seed == 1]
+    assert Budget(1000).in_order(waiting, estimate) == waiting
     short = Budget(1000)
     seconds = {run.kind: estimate.seconds(run) or 0 for run in waiting}
-    short.seconds = sum(sorted(seconds.values())[:2]) / 2 + 50 + estimate.start_up  # the reserve is 50 s
-    chosen = [seconds[run.kind] <= short.left for run in short.choose(waiting, estimate)]
-    assert chosen == sorted(chosen, reverse=True)
-    short.seconds = 50 + 0.5 * estimate.start_up
-    assert short.choose(waiting, estimate) == []
+    short.seconds = sum(sorted(seconds.values())[:2]) / 2 + 50  # the reserve is 50 s
+    fits = [seconds[run.kind] <= short.left for run in short.in_order(waiting, estimate)]
+    assert fits == sorted(fits, reverse=True)
+    assert len(set(fits)) == 2
+    with pytest.raises(ConfigError) as caught:
+        Budget(estimate.start_up / 2).check(estimate)
+    assert caught.value.field == "budget"
 
 
 def test_a_budget_too_short_for_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,10 +22,9 @@ from transnet.data.stream import workers_for
 from transnet.errors import ConfigError, DataError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
-from transnet.study.execute import Settings, execute, run_study
+from transnet.study.execute import execute, run_study
 from transnet.study.local import LocalProcesses
 from transnet.study.plan import PlannedRun, plan_runs
-from transnet.study.progress import StudyProgress
 from transnet.study.results import read_runs
 from transnet.study.worker import Ended
 
@@ -57,16 +56,16 @@ def lines(path: Path) -> list[EpochEntry]:
 def test_a_study_equals_single_runs_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
     from transnet.train.trainer import train
 
-    study, settings = small_study(), Settings(str(tmp_path / "study"), quiet=True)
-    outcome = run_study(study, settings)
+    study, out = small_study(), tmp_path / "study"
+    outcome = run_study(study, out, quiet=True)
     assert not outcome.failed
     assert not outcome.stopped
-    runs = plan_runs(study, settings.out)
+    runs = plan_runs(study, out)
     alone = next(run for run in runs if run.kind == "t2").config
     train(dataclasses.replace(alone, out=str(tmp_path / "alone")), quiet=True)
     assert scores(tmp_path / "alone") == scores(Path(alone.out))
     before = {run.name: Run(run.path).result_file.stat().st_mtime_ns for run in runs}
-    run_study(study, settings)
+    run_study(study, out, quiet=True)
     assert {run.name: Run(run.path).result_file.stat().st_mtime_ns for run in runs} == before
 
 
@@ -89,14 +88,14 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pyte
 def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError) as caught:
-        run_study(small_study("distilled"), Settings(str(tmp_path / "file" / "study"), quiet=True))
+        run_study(small_study("distilled"), tmp_path / "file" / "study", quiet=True)
     assert caught.value.field == "out"
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError) as caught:
-        run_study(small_study(), Settings(str(tmp_path), quiet=True))
+        run_study(small_study(), tmp_path, quiet=True)
     assert caught.value.field == "out"
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -104,7 +103,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 def test_a_run_that_diverges_gives_its_reason_in_one_line(tmp_path: Path) -> None:
     run = plan_runs(small_study("distilled"), tmp_path)[0]
     ruined = dataclasses.replace(run, config=dataclasses.replace(run.config, lr=1e30))
-    outcome = execute([ruined], LocalProcesses(tmp_path, device="cpu"), Settings(str(tmp_path), quiet=True))
+    outcome = execute([ruined], LocalProcesses(tmp_path, device="cpu"), quiet=True)
     (reason,) = outcome.failed.values()
     assert re.match(r"the (loss is|weights are) ", reason)
 
@@ -118,7 +117,7 @@ def test_a_process_that_dies_is_a_failure_with_its_signal(tmp_path: Path) -> Non
             return begun
 
     runs = plan_runs(small_study(), tmp_path)
-    outcome = execute(runs, Deadly(tmp_path, device="cpu"), Settings(str(tmp_path), quiet=True))
+    outcome = execute(runs, Deadly(tmp_path, device="cpu"), quiet=True)
     assert list(outcome.failed) == ["digits-fast-t4-s0"]
     assert "SIGKILL" in outcome.failed["digits-fast-t4-s0"]
 
@@ -137,7 +136,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path) -> None
     holder.start()
     begun.wait()
     executor = LocalProcesses(tmp_path, device="cpu")
-    outcome = execute(runs, executor, Settings(str(tmp_path), quiet=True))
+    outcome = execute(runs, executor, quiet=True)
     holder.join()
     assert not outcome.failed
     assert all(run.done for run in runs)
@@ -155,8 +154,7 @@ def test_two_studies_on_one_folder_share_the_work(tmp_path: Path) -> None:
 
 def test_predictions_are_saved_and_saved_again_if_they_are_missing(tmp_path: Path) -> None:
     study = dataclasses.replace(small_study("distilled"), save_predictions=True)
-    settings = Settings(str(tmp_path), quiet=True)
-    run_study(study, settings)
+    run_study(study, tmp_path, quiet=True)
     (series,) = read_runs(tmp_path)
     for run in series.all_runs:
         assert run.predictions is not None
@@ -167,7 +165,7 @@ def test_predictions_are_saved_and_saved_again_if_they_are_missing(tmp_path: Pat
     (first / "predictions.npz").unlink()
     for name in ("predictions.npz", "model.safetensors"):
         (second / name).unlink()
-    assert not run_study(study, settings).failed
+    assert not run_study(study, tmp_path, quiet=True).failed
     assert (first / "predictions.npz").exists()
     assert not (second / "predictions.npz").exists()
 
@@ -283,30 +281,13 @@ def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp
 
 def test_missing_data_is_reported_once_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nosuch"):
-        run_study(small_study(data="nosuch"), Settings(str(tmp_path / "study"), quiet=True))
+        run_study(small_study(data="nosuch"), tmp_path / "study", quiet=True)
     assert not (tmp_path / "study").exists()
-
-
-def test_the_time_left_does_not_include_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (base,) = (run for run in plan_runs(small_study(epochs=10), tmp_path) if run.kind == "base")
-    now = 1000.0
-    monkeypatch.setattr(time, "time", lambda: now)
-    progress = StudyProgress([base], set(), shown=False)
-    metrics = Run(base.path).metrics_file
-    metrics.parent.mkdir(parents=True)
-    assert progress.left() == "time left unknown"
-    now += 60  # to start
-    metrics.write_text("{}\n")
-    progress.refresh()
-    assert progress.left() == "time left unknown"
-    now += 4
-    metrics.write_text("{}\n" * 3)
-    assert progress.left() == "about 14 s left"  # two epochs in 4 seconds, seven to go
 
 
 _ONE_RUN = """
 import sys
-from transnet.study.execute import Settings, execute
+from transnet.study.execute import execute
 from transnet.study.file import read_study
 from transnet.study.local import LocalProcesses
 from transnet.study.plan import plan_runs
@@ -315,7 +296,7 @@ if __name__ == "__main__":
     train = {"epochs": 1, "device": "cpu", "model": "resnet8-small"}
     study = read_study("pruned").changed(data=sys.argv[1], seeds=1, train=train)
     runs = [run for run in plan_runs(study, sys.argv[2]) if run.kind == "base"]
-    execute(runs, LocalProcesses(sys.argv[2], device="cpu", jobs=1), Settings(sys.argv[2], quiet=True))
+    execute(runs, LocalProcesses(sys.argv[2], device="cpu", jobs=1), quiet=True)
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from small_runs import images_file, inherited_sigint, small_study, wait_for
 from transnet.runs.folder import Run
-from transnet.study.execute import Settings, execute
+from transnet.study.execute import execute
 from transnet.study.local import LocalProcesses
 from transnet.study.plan import plan_runs
 from transnet.study.ray import RayCluster
@@ -64,13 +64,13 @@ def test_a_study_survives_the_death_of_a_node(cluster: Any, tmp_path: Path) -> N
 
     killer = threading.Thread(target=kill_a_node, daemon=True)
     killer.start()
-    outcome = execute(disturbed, RayCluster(device="cpu"), Settings(str(tmp_path / "disturbed"), quiet=True))
+    outcome = execute(disturbed, RayCluster(device="cpu"), quiet=True)
     killer.join(1)
     assert killed
     assert max(killed) < 40
     assert not outcome.failed
     here = LocalProcesses(tmp_path / "calm", device="cpu")
-    assert not execute(calm, here, Settings(str(tmp_path / "calm"), quiet=True)).failed
+    assert not execute(calm, here, quiet=True).failed
     assert scores(tmp_path / "disturbed") == scores(tmp_path / "calm")
     for path in (tmp_path / "disturbed" / "runs").iterdir():
         assert [entry.epoch for entry in Run(path).metrics()] == list(range(1, 41))
@@ -80,7 +80,7 @@ def test_a_study_survives_the_death_of_a_node(cluster: Any, tmp_path: Path) -> N
 def test_an_error_of_the_run_itself_is_not_tried_again(cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "digits-fast-t2-s0").write_text("in the way")
-    outcome = execute(plan_runs(small_study(), tmp_path), RayCluster(device="cpu"), Settings(str(tmp_path), quiet=True))
+    outcome = execute(plan_runs(small_study(), tmp_path), RayCluster(device="cpu"), quiet=True)
     assert list(outcome.failed) == ["digits-fast-t2-s0"]
     assert "cannot be written" in outcome.failed["digits-fast-t2-s0"]
     assert sum(Run(path).finished for path in (tmp_path / "runs").iterdir()) == 3
@@ -123,4 +123,4 @@ def test_data_is_found_in_the_folder_of_the_study(
     images_file(tmp_path / "x.npz")
     monkeypatch.chdir(tmp_path)  # the nodes have other working directories
     runs = plan_runs(small_study(data="x.npz", model="resnet8-small", train_fraction=1.0), "study")
-    assert not execute(runs, RayCluster(device="cpu"), Settings("study", quiet=True)).failed
+    assert not execute(runs, RayCluster(device="cpu"), quiet=True).failed

@@ -68,7 +68,7 @@ def test_a_queue_names_files_and_their_folders(tmp_path: Path) -> None:
     write(tmp_path / "first.toml", GOOD)
     text = 'queue = ["first.toml", {file = "pruned", out = "cifar"}]'
     queue = read_study(write(tmp_path / "q.toml", text)).queue
-    assert [(entry.study.name, entry.out) for entry in queue] == [("first", ""), ("{data}-{recipe}", "cifar")]
+    assert [(one.name, out) for one, out in queue] == [("first", ""), ("{data}-{recipe}", "cifar")]
 
 
 @pytest.mark.parametrize("name", builtin_names())
@@ -121,7 +121,7 @@ def test_a_mistake_is_named_with_file_line_and_key(
         ("a = \n", "line 1"),
         ("x" * 10_000, "not a TOML"),
         ("", "no variants"),
-        ("queue = []", "empty"),
+        ("queue = []", "line 1: queue"),
         ('queue = ["nowhere.toml"]', "line 1: .*nowhere.toml does not exist"),
         ('from = "nothing"', "line 1: .*unknown study 'nothing'"),
         ('from = "x.toml"', "leads back"),

@@ -57,7 +57,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(Options, "reproduce", arguments)
     from transnet.cli.study import carry_out
     from transnet.errors import ConfigError
-    from transnet.study.execute import Settings
     from transnet.study.file import read_study
 
     for name in ("epochs", "jobs"):
@@ -68,4 +67,4 @@ def main(arguments: Sequence[str]) -> int:
     names = ("epochs", "recipe", "model", "train_fraction", "device", "checkpoint_every", "evaluate_every")
     train = {name: value for name in names if (value := getattr(options, name)) is not None}
     study = read_study(options.target).changed(data=options.data, seeds=options.seeds, train=train)
-    return carry_out([(study, Settings(options.out, options.on, jobs=options.jobs))])
+    return carry_out([(study, options.out)], on=options.on, jobs=options.jobs)

@@ -1,17 +1,16 @@
 """``transnet study``."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from transnet.arguments import Positional, argument
 from transnet.cli.options import parse
-from transnet.console import duration, say
+from transnet.console import duration, print_table, say
 
 if TYPE_CHECKING:
-    from transnet.study.execute import Outcome, Settings
+    from transnet.study.estimate import Budget
     from transnet.study.file import Study
 
 
@@ -47,95 +46,95 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(Options, "study", arguments)
     from transnet.errors import ConfigError
     from transnet.study.estimate import Budget, read_duration
-    from transnet.study.execute import Settings
     from transnet.study.file import read_study
 
     study = read_study(options.study)
-    if study.queue and (options.data or options.seeds):
-        given = "data" if options.data else "seeds"
-        raise ConfigError("a queue's files have their own; leave it out", field=given)
-    entries = study.queue or ()
-    studies = [(one.study, str(Path(options.out) / one.out)) for one in entries] or [(study, options.out)]
+    for name, given in (("data", options.data), ("seeds", options.seeds)):
+        if study.queue and given is not None:
+            raise ConfigError("a queue's files have their own; leave it out", field=name)
+    studies = [(one, str(Path(options.out) / out)) for one, out in study.queue or ((study, ""),)]
     studies = [(one.changed(data=options.data, seeds=options.seeds), out) for one, out in studies]
-    budget = Budget(read_duration(options.budget)) if options.budget is not None else None
     if options.dry_run:
         for one, out in studies:
-            list_runs(one, Settings(out, options.on))
+            _list_runs(one, out, options.on)
         return 0
-    return carry_out([(one, Settings(out, options.on, budget=budget)) for one, out in studies])
+    budget = Budget(read_duration(options.budget)) if options.budget is not None else None
+    return carry_out(studies, on=options.on, budget=budget)
 
 
-def carry_out(studies: "Sequence[tuple[Study, Settings]]") -> int:
-    """Carry out studies one after the other, write their reports, and return the exit status."""
-    from transnet.study.execute import estimate, prepare, run_study
+def carry_out(
+    studies: "Sequence[tuple[Study, str]]", *, on: Literal["here", "ray"], jobs: int | None = None,
+    budget: "Budget | None" = None,
+) -> int:  # fmt: skip
+    """Carry out studies in their folders one after the other, write their reports, and return the exit status."""
+    from transnet.study.estimate import Estimate
+    from transnet.study.execute import prepare, run_study
+    from transnet.study.plan import plan_runs
 
     if len(studies) > 1:  # so that a mistake in the last one is found before the first one trains
-        for study, settings in studies:
-            prepare(study, settings)
+        for study, out in studies:
+            prepare(study, out, on)
     status = 0
-    for i, (study, settings) in enumerate(studies):
-        outcome = run_study(study, settings)
+    for i, (study, out) in enumerate(studies):
+        outcome = run_study(study, out, on=on, jobs=jobs, budget=budget)
         for name, error in outcome.failed.items():
             say(f"transnet: {name} failed: {error}")
-        status = max(status, 1 if outcome.failed else 0)
+            status = 1
         if outcome.stopped:
-            later = [estimate(one, runs := prepare(one, own)).left(runs, 1) for one, own in studies[i + 1 :]]
-            _say_stopped(outcome, [outcome.seconds_left, *later])
+            planned = [plan_runs(one, own) for one, own in studies[i:]]
+            seconds = [Estimate(runs).left(runs, outcome.at_once) for runs in planned]
+            known = [one for one in seconds if one is not None]
+            left = f"about {duration(sum(known))}" if len(known) == len(seconds) else "an unknown time"
+            why = "the time is used up" if outcome.out_of_time else "stopped"
+            say(
+                f"transnet: {why}; everything is saved, and {left} of training is left. "
+                "The same command continues from here"
+            )
             return status if outcome.out_of_time else 1
-        _report(study, settings)
+        _report(study, out)
     return status
 
 
-def _say_stopped(outcome: "Outcome", seconds: list[float | None]) -> None:
-    known = [one for one in seconds if one is not None]
-    left = f"about {duration(sum(known))}" if len(known) == len(seconds) else "an unknown time"
-    why = "the time is used up" if outcome.out_of_time else "stopped"
-    say(f"transnet: {why}; everything is saved, and {left} of training is left. The same command continues from here")
-
-
-def _report(study: "Study", settings: "Settings") -> None:
+def _report(study: "Study", out: str) -> None:
     from transnet.errors import FileError
     from transnet.report.page import write_report
     from transnet.study.plan import folder_lock
     from transnet.study.results import comparisons, read_runs
 
     try:
-        series = [one for one in read_runs(settings.out) if one.name == study.series]
+        series = [one for one in read_runs(out) if one.name == study.series]
     except FileError:  # every run failed
         return
-    for title, gap in (pair for one in series for pair in comparisons(one)):
-        say(f"{title}: {gap}")
-    with folder_lock(settings.out):
-        page = write_report(settings.out)
-    print(page)
+    for one in series:
+        for title, gap in comparisons(one):
+            say(f"{title}: {gap}")
+    with folder_lock(out):
+        print(write_report(out))
 
 
-def list_runs(study: "Study", settings: "Settings") -> None:
-    """Print the runs of a study with their training passes and estimated minutes."""
-    from rich.console import Console
-    from rich.table import Table
+def _list_runs(study: "Study", out: str, on: Literal["here", "ray"]) -> None:
+    from transnet.study.estimate import Estimate
+    from transnet.study.execute import prepare
 
-    from transnet.study.estimate import epochs_done
-    from transnet.study.execute import estimate, prepare
-
-    runs = prepare(study, settings)
-    speed = estimate(study, runs)
-    table = Table(title=f"{study.series} in {settings.out}", title_justify="left")
-    for column in ("run", "epochs", "training passes", "minutes left"):
-        table.add_column(column, justify="left" if column == "run" else "right")
-    for run in runs:
-        passes, seconds, done = speed.passes(run), speed.seconds(run), epochs_done(run)
-        table.add_row(
+    runs = prepare(study, out, on)
+    estimate = Estimate(runs)
+    passes = [estimate.passes(run) for run in runs]
+    rows = [
+        (
             run.name,
-            f"{done} of {run.config.epochs}" if done else str(run.config.epochs),
-            f"{passes:,}" if passes is not None else f"{run.config.epochs * run.heads} per image",
-            "done" if run.done else f"{seconds / 60:.1f}" if seconds is not None else "unknown",
+            f"{run.epochs_done} of {run.config.epochs}" if run.epochs_done else str(run.config.epochs),
+            f"{run.size} per image" if count is None else f"{count:,}",
+            "done" if run.done else _minutes(estimate.seconds(run)),
         )
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-    known = [(passes, seconds) for run in runs for passes, seconds in [(speed.passes(run), speed.seconds(run))]]
-    passes = sum(p for p, _ in known if p is not None) if all(p is not None for p, _ in known) else None
-    minutes = sum(s for _, s in known if s is not None) / 60 if all(s is not None for _, s in known) else None
+        for run, count in zip(runs, passes, strict=True)
+    ]
+    print_table(("run", "epochs", "training passes", "minutes left"), rows, f"{study.series} in {out}")
+    total = "unknown" if None in passes else f"{sum(count or 0 for count in passes):,}"
     print(
-        f"{len(runs)} runs, {'unknown' if passes is None else f'{passes:,}'} training passes, "
-        f"{'unknown' if minutes is None else f'{minutes:.1f}'} minutes left, one run at a time"
+        f"{len(runs)} runs, {total} training passes, {_minutes(estimate.left(runs, at_once=1))} minutes left, "
+        "one run at a time"
     )
+
+
+def _minutes(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds / 60:.1f}"

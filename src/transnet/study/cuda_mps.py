@@ -32,33 +32,25 @@ class Service:
     """The Multi-Process Service for processes that are started with its ``environment``. It ends with this process.
 
     Raises:
-        OSError: if it does not start.
+        OSError: if it does not start, or is not allowed to serve.
     """
 
     def __init__(self) -> None:
         folder = tempfile.mkdtemp(prefix="transnet-")
         self.environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         environment = {**os.environ, **self.environment}
-        try:
-            subprocess.run([CONTROL, "-d"], check=True, env=environment, stdout=subprocess.DEVNULL, timeout=30)
-        except subprocess.SubprocessError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise OSError(f"{CONTROL} -d: {error}") from error
         self._keeper = subprocess.Popen(
             ["sh", "-c", _UNTIL_THE_END, CONTROL, folder],
             stdin=subprocess.PIPE,
             env=environment,
             start_new_session=True,
         )
-
-    def works(self) -> bool:
-        """Whether a process can use a GPU through it. It may start although it is not allowed to serve."""
-        environment = {**os.environ, **self.environment}
         try:
+            subprocess.run([CONTROL, "-d"], check=True, env=environment, stdout=subprocess.DEVNULL, timeout=30)
             subprocess.run([sys.executable, "-c", _USE], check=True, env=environment, capture_output=True, timeout=60)
-        except subprocess.SubprocessError:
-            return False
-        return True
+        except (OSError, subprocess.SubprocessError) as error:
+            self.close()
+            raise OSError(f"{CONTROL}: {error}") from error
 
     def close(self) -> None:
         """End it. Call this when no process uses it any more."""
@@ -68,54 +60,45 @@ class Service:
             self._keeper.wait(timeout=30)
 
 
+def start_service() -> Service | None:
+    """Start the service for runs that share a GPU; None if it is unavailable or not needed."""
+    # The service numbers the GPUs that it sees from 0, so its clients would see others than these.
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    numbers = [name for name in visible if name.isdigit()]
+    renumbered = numbers != [str(i) for i in range(len(numbers))]
+    if is_served() or shutil.which(CONTROL) is None or renumbered:
+        return None
+    try:
+        return Service()
+    except OSError:  # not allowed here, as in some containers
+        return None
+
+
 def is_served() -> bool:
     """Whether the service runs already, for all processes of this machine."""
     return bool(os.environ.get("CUDA_MPS_PIPE_DIRECTORY")) or Path("/tmp/nvidia-mps/control").exists()
 
 
-def _renumbers() -> bool:
-    """Whether the service would number the GPUs differently from its clients: it numbers those it sees from 0."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    numbers = [name.strip() for name in visible if name.strip().isdigit()]
-    return numbers != [str(i) for i in range(len(numbers))]
-
-
-def start_service() -> Service | None:
-    """Start the service for runs that share a GPU; None if it is unavailable or not needed."""
-    if is_served() or shutil.which(CONTROL) is None or _renumbers():
-        return None
-    try:
-        service = Service()
-    except OSError:  # not allowed here, as in some containers
-        return None
-    if service.works():
-        return service
-    service.close()
-    return None
-
-
 def used_and_free(gpu: str) -> tuple[float, float] | None:
     """A GPU's memory in MiB that all processes use, and that is free; None if it is unknown.
 
-    Args:
-        gpu: its number or UUID, as in ``CUDA_VISIBLE_DEVICES``.
+    ``gpu`` is its number or UUID, as in ``CUDA_VISIBLE_DEVICES``.
     """
-    answer = _query(gpu, "memory.used,memory.free")
     try:
-        used, free = (answer or "").split(",")
+        used, free = _query(gpu, "memory.used,memory.free").split(",")
         return float(used), float(free)
     except ValueError:
         return None
 
 
-def gpu_name(gpu: str) -> str | None:
-    """A GPU's name as torch has it, without opening the device; None if it is unknown."""
+def gpu_name(gpu: str) -> str:
+    """A GPU's name as torch has it, without opening the device; empty if it is unknown."""
     return _query(gpu, "name")
 
 
-def _query(gpu: str, fields: str) -> str | None:
+def _query(gpu: str, fields: str) -> str:
     command = ["nvidia-smi", "-i", gpu, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return None
+        return ""

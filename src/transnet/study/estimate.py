@@ -6,52 +6,81 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from transnet.data import open_data
 from transnet.data.catalog import NAMES, needs_download
 from transnet.errors import ConfigError, DataError
 from transnet.runs.folder import Run
+from transnet.study.cuda_mps import gpu_name
+from transnet.study.local import gpus_for
 from transnet.study.plan import PlannedRun
 
-LEAST = 10.0  # seconds: a shorter budget is over before a run has started
+_SHORTEST = 10.0  # seconds: a shorter budget is over before a run has started
+
+
+class _Speed(NamedTuple):
+    run: PlannedRun
+    device: str  # without the number of threads; empty if the run is not finished
+    passes_per_second: float
+    start_up: float  # seconds until it trained
 
 
 class Estimate:
     """Training passes and seconds of planned runs.
 
-    The speed is that of finished runs on this device: of the same variant, or else of the same network on the same
-    images. Without any, unfinished runs count, whichever device they were begun on.
-
-    Args:
-        runs: the planned runs.
-        device: this machine's, as in ``result.json``; the number of threads does not matter.
-        open_data: open the data of runs that have not begun to count its images, if that needs no download.
+    The speed is that of finished runs on this device: of the same variant, or else of the same network. Without any,
+    all runs of that network count, whichever device they were trained on. ``device`` is this machine's by default.
     """
 
-    def __init__(self, runs: Sequence[PlannedRun], device: str, *, open_data: bool = False) -> None:
-        self.runs, self._device, self._open_data = runs, device.partition(",")[0], open_data
-        self._images: dict[tuple[object, ...], int | None] = {}
+    def __init__(self, runs: Sequence[PlannedRun], device: str | None = None) -> None:
+        if device is None:
+            gpus = gpus_for(runs[0].config.device) if runs else []
+            device = gpu_name(gpus[0]) if gpus else "CPU"
+        self.runs, self._device = runs, device.partition(",")[0]
+        self._images: dict[tuple[float, float], int | None] = {}
+        self._finished: dict[str, _Speed] = {}
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the runs' folders again."""
-        finished = ((run, Run(run.path).result()) for run in self.runs if Run(run.path).finished)
-        self._finished = [(run, one) for run, one in finished if one.device.partition(",")[0] == self._device]
-        self._speeds: dict[tuple[object, ...], float | None] = {}
+        """Read the speeds from the runs' folders again."""
+        unfinished = []
+        for run in self.runs:
+            folder = Run(run.path)
+            if folder.finished and run.name not in self._finished:
+                result = folder.result()
+                self._finished[run.name] = _Speed(
+                    run,
+                    device=result.device.partition(",")[0],
+                    passes_per_second=result.cost.train_passes / max(result.seconds, 1e-9),
+                    start_up=result.prepare_seconds + result.compile_seconds,
+                )
+            elif not folder.finished and (entries := folder.metrics()):
+                images_per_second = statistics.fmean(entry.images_per_second for entry in entries)
+                unfinished.append(_Speed(run, "", run.heads * images_per_second, 0.0))
+        self._speeds = [*self._finished.values(), *unfinished]
+        # Seconds until a run trains on this device.
+        self.start_up = max((one.start_up for one in self._speeds if one.device == self._device), default=0.0)
 
     def passes(self, run: PlannedRun) -> int | None:
         """Training passes of the whole run."""
-        images = self._images_of(run)
-        return None if images is None else images * run.config.epochs * run.heads
+        images = self._training_images(run)
+        return None if images is None else images * run.size
 
     def seconds(self, run: PlannedRun) -> float | None:
         """Seconds until the run is finished, if it trains alone or beside as many runs as before; None if unknown."""
         if run.done:
             return 0.0
-        passes, speed = self.passes(run), self._speed(run)
-        if passes is None or not speed:
-            return None
-        return passes * (1 - epochs_done(run) / run.config.epochs) / speed
+        alike = [
+            one
+            for one in self._speeds
+            if (one.run.config.model, one.run.config.image_size) == (run.config.model, run.config.image_size)
+        ]
+        here = [one for one in alike if one.device == self._device]
+        same = [one for one in here if one.run.kind == run.kind]
+        speeds = [one.passes_per_second for one in same or here or alike]
+        passes = self.passes(run) if speeds else None
+        return None if passes is None else passes * run.left / statistics.fmean(speeds)
 
     def left(self, runs: Iterable[PlannedRun], at_once: int) -> float | None:
         """Seconds until all of these are finished; None if that is unknown of any."""
@@ -59,41 +88,30 @@ class Estimate:
         known = [each for each in seconds if each is not None]
         return max(sum(known) / at_once, *known, 0.0) if len(known) == len(seconds) else None
 
-    @property
-    def start_up(self) -> float:
-        """Seconds until a run trains, by the runs of this device."""
-        return max((one.prepare_seconds + one.compile_seconds for _, one in self._finished), default=0.0)
-
-    def _speed(self, run: PlannedRun) -> float | None:
-        """Passes per second."""
-        alike, key = _network(run), (*_network(run), run.kind)
-        if key not in self._speeds:
-            rates = {one: result.cost.train_passes / max(result.seconds, 1e-9) for one, result in self._finished}
-            same = [rate for one, rate in rates.items() if _network(one) == alike]
-            self._speeds[key] = (
-                _mean([rate for one, rate in rates.items() if (*_network(one), one.kind) == key])
-                or _mean(same)
-                or _mean([rate for one in self.runs if _network(one) == alike and (rate := _speed_so_far(one))])
-            )
-        return self._speeds[key]
-
-    def _images_of(self, run: PlannedRun) -> int | None:
-        """Training images, by a run that has begun on the same images, or else by the data."""
-        if self._images.get(key := _images_key(run)) is None:
-            begun = [one for one in self.runs if _images_key(one) == key and Run(one.path).config.exists()]
+    def _training_images(self, run: PlannedRun) -> int | None:
+        """By a run that has begun on the same images, or else by the data if that needs no download."""
+        config = run.config
+        part = config.train_fraction, config.val_fraction
+        if self._images.get(part) is None:
+            alike = (Run(one.path) for one in self.runs if (one.config.train_fraction, one.config.val_fraction) == part)
+            begun = next((folder for folder in alike if folder.config.exists()), None)
             if begun:
-                self._images[key] = Run(begun[0].path).settings().data.sizes.train
-            elif self._open_data:
-                self._images[key] = _count_images(run)
-        return self._images.get(key)
+                self._images[part] = begun.settings().data.sizes.train
+            elif is_here(run.data):
+                try:
+                    opened = open_data(
+                        run.data, image_size=config.image_size, val_fraction=config.val_fraction,
+                        train_fraction=config.train_fraction, label_column=config.label_column,
+                        on_bad_image=config.on_bad_image,
+                    )  # fmt: skip
+                except DataError:
+                    return None
+                self._images[part] = len(opened.train)
+        return self._images.get(part)
 
 
 class Budget:
-    """The time that a study may take.
-
-    Args:
-        seconds: all of it.
-    """
+    """The time that a study may take, in seconds from now."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self._begun = seconds, time.monotonic()
@@ -106,7 +124,7 @@ class Budget:
 
     def check(self, estimate: Estimate) -> None:
         """Raise if the budget is too short for a run to start and save one checkpoint."""
-        needed = max(LEAST, estimate.start_up + self._reserve)
+        needed = max(_SHORTEST, estimate.start_up + self._reserve)
         if self.seconds < needed:
             raise ConfigError(
                 f"{self.seconds:.0f} s is too short for a run to start and save one checkpoint; "
@@ -114,16 +132,13 @@ class Budget:
                 field="budget",
             )
 
-    def choose(self, waiting: Sequence[PlannedRun], estimate: Estimate) -> list[PlannedRun]:
-        """The runs that may start now: first those that have begun or will fit, then those that can be continued."""
-        if self.left <= estimate.start_up:  # it would stop before it has anything to save
-            return []
+    def in_order(self, waiting: Sequence[PlannedRun], estimate: Estimate) -> list[PlannedRun]:
+        """First the runs that have begun or will fit, then those that can only be begun and continued another time."""
 
-        def last(run: PlannedRun) -> bool:
-            seconds = estimate.seconds(run)
-            return not epochs_done(run) and seconds is not None and seconds > self.left
+        def too_long(run: PlannedRun) -> bool:
+            return not run.epochs_done and (estimate.seconds(run) or 0.0) > self.left
 
-        return sorted(waiting, key=last)
+        return sorted(waiting, key=too_long)
 
 
 def read_duration(text: str) -> float:
@@ -139,49 +154,6 @@ def read_duration(text: str) -> float:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def epochs_done(run: PlannedRun) -> int:
-    """Epochs that a run has written to ``metrics.jsonl``."""
-    try:
-        return min(Run(run.path).metrics_file.read_bytes().count(b"\n"), run.config.epochs)
-    except OSError:
-        return 0
-
-
 def is_here(data: str) -> bool:
     """Whether data can be opened without a download."""
-    if data in NAMES:
-        return not needs_download(data)
-    return Path(os.path.expanduser(data)).exists()
-
-
-def _count_images(run: PlannedRun) -> int | None:
-    config = run.config
-    if not is_here(run.data):
-        return None
-    try:
-        opened = open_data(
-            run.data, image_size=config.image_size, val_fraction=config.val_fraction,
-            train_fraction=config.train_fraction, label_column=config.label_column, on_bad_image=config.on_bad_image,
-        )  # fmt: skip
-    except DataError:
-        return None
-    return len(opened.train)
-
-
-def _speed_so_far(run: PlannedRun) -> float | None:
-    """Passes per second of a run that may not be finished."""
-    rates = [entry.images_per_second for entry in Run(run.path).metrics()]
-    return run.heads * statistics.fmean(rates) if rates else None
-
-
-def _network(run: PlannedRun) -> tuple[object, ...]:
-    """What runs with the same network and images have in common."""
-    return run.config.data, run.config.model, run.config.image_size
-
-
-def _images_key(run: PlannedRun) -> tuple[object, ...]:
-    return *_network(run), run.config.train_fraction, run.config.val_fraction
-
-
-def _mean(values: list[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+    return not needs_download(data) if data in NAMES else Path(os.path.expanduser(data)).exists()

@@ -1,14 +1,13 @@
-"""Runs in processes of this machine."""
+"""Runs in processes of this machine, which end with the process that started them, their state saved."""
 
-import dataclasses
-import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,14 +15,15 @@ from pathlib import Path
 from transnet.runs.folder import Run
 from transnet.study.cuda_mps import AT_ONCE, SPARE, is_served, start_service, used_and_free
 from transnet.study.plan import PlannedRun
-from transnet.study.worker import BUSY, STOPPED, Ended, work
+from transnet.study.worker import Ended, train_run
 
 ASK_EVERY = 2.0  # seconds between questions about memory
+_STOPPED, _BUSY = 3, 4  # exit statuses of a run's process
 
 
 @dataclass(frozen=True)
 class Running:
-    """A run that is being trained: its process, its place and when it began."""
+    """A run that is being trained."""
 
     run: PlannedRun
     process: BaseProcess
@@ -41,12 +41,7 @@ class LocalProcesses:
     """Processes of this machine, each with its share of the cores or its GPU.
 
     Without ``jobs`` a GPU takes `AT_ONCE` runs if NVIDIA's Multi-Process Service lets them compute side by side and its
-    memory has room for the second, judged by what the first one takes; otherwise one.
-
-    Args:
-        out: the study's folder, for ``logs/``.
-        device: as for `transnet train`.
-        jobs: runs at once on each GPU, or on the CPU; None: as above, or one per core.
+    memory has room for the second, judged by what the first one takes; otherwise one. The CPU takes one per core.
     """
 
     def __init__(self, out: str | Path, *, device: str = "auto", jobs: int | None = None) -> None:
@@ -54,15 +49,14 @@ class LocalProcesses:
         self.gpus = gpus_for(device)
         self.service = start_service() if self.gpus and jobs != 1 else None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        at_once = jobs or (AT_ONCE if self.service or is_served() else 1)
-        self.places = len(self.gpus) * at_once if self.gpus else jobs or cores
+        on_gpu = jobs or (AT_ONCE if self.service or is_served() else 1)
+        self.places = len(self.gpus) * on_gpu if self.gpus else jobs or cores
         self.asks_for_memory = bool(self.gpus) and jobs is None
         # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
         self.threads = max(cores // self.places, 1)
         start_server()
-        self._processes = multiprocessing.get_context("forkserver")
         self.running: dict[str, Running] = {}
-        self._asked = -math.inf
+        self._ask_at = 0.0
 
     def start(self, run: PlannedRun) -> bool:
         """Start its process if a place is free. Its output goes to ``logs/``."""
@@ -73,25 +67,23 @@ class LocalProcesses:
         environment = {"OMP_NUM_THREADS": str(self.threads), **(self.service.environment if self.service else {})}
         if len(self.gpus) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = self._gpu(place)
-        at_once = self.places // max(len(self.gpus), 1)
-        log, begun = self._log(run.name), time.time()
+        given = run
         if self.gpus and run.config.device == "auto":  # if the GPU cannot be used, the run must not use the CPU instead
-            given = dataclasses.replace(run, config=dataclasses.replace(run.config, device="cuda"))
-        else:
-            given = run
-        process = self._processes.Process(target=work, args=(given, log, environment, self.threads, at_once))
+            given = replace(run, config=replace(run.config, device="cuda"))
+        arguments = (given, self._log(run.name), environment, self.threads, self.places // max(len(self.gpus), 1))
+        begun = time.time()
+        process = multiprocessing.get_context("forkserver").Process(target=_run_process, args=arguments)
         process.start()
         self.running[run.name] = Running(run, process, place, begun)
         return True
 
     def ended(self) -> list[Ended]:
-        """The runs whose processes have ended."""
+        """The runs whose processes have ended since the last call."""
         found = []
         for name, running in list(self.running.items()):
             status = running.process.exitcode
             if status is not None:
                 del self.running[name]
-                running.process.join()
                 found.append(self._ended(name, status))
         return found
 
@@ -127,18 +119,17 @@ class LocalProcesses:
         """Whether the GPU has memory for the run, judged by what those that train there take per head."""
         if not self.asks_for_memory:
             return True
-        gpu = self._gpu(place)
-        others = [other for other in self.running.values() if self._gpu(other.place) == gpu]
+        others = [other for other in self.running.values() if self._gpu(other.place) == self._gpu(place)]
         if not others:
             return True
-        if not all(other.has_trained for other in others) or time.monotonic() - self._asked < ASK_EVERY:
+        if not all(other.has_trained for other in others) or time.monotonic() < self._ask_at:
             return False
-        self._asked = time.monotonic()
-        memory = used_and_free(gpu)
+        self._ask_at = time.monotonic() + ASK_EVERY
+        memory = used_and_free(self._gpu(place))
         if memory is None:
             return False
-        used, unused = memory
-        return unused >= SPARE * used * run.heads / sum(other.run.heads for other in others)
+        used, free = memory
+        return free >= SPARE * used * run.heads / sum(other.run.heads for other in others)
 
     def _log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
@@ -146,14 +137,13 @@ class LocalProcesses:
     def _ended(self, name: str, status: int) -> Ended:
         if status == 0:
             return Ended(name)
-        if status == BUSY:
+        if status == _BUSY:
             return Ended(name, busy=True)
-        if status in (STOPPED, -signal.SIGTERM, -signal.SIGINT):  # the latter two before it began to train
+        if status in (_STOPPED, -signal.SIGTERM, -signal.SIGINT):  # the latter two before it began to train
             return Ended(name, stopped=True)
         log = self._log(name)
         if status < 0:
-            reason = f"its process was ended by signal {-status} ({signal.Signals(-status).name}); see {log}"
-            return Ended(name, error=reason)
+            return Ended(name, error=f"its process was ended by {signal.Signals(-status).name}; see {log}")
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         return Ended(name, error=f"{lines[-1] if lines else f'exit status {status}'} (the whole log is {log})")
 
@@ -186,6 +176,35 @@ def start_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
+def _run_process(run: PlannedRun, log: Path, environment: dict[str, str], threads: int, at_once: int) -> None:
+    """The process of a run. If it fails, the reason is the log's last line."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the process that forked this one ignores it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it trains: being stopped earlier is no failure
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it may have arrived while the process began
+    os.setsid()  # Ctrl-C in the terminal reaches only the study, which asks each run once
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environment)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Its data workers start by Python's default, as those of a single run do, and not by a fork server of their own.
+    multiprocessing.set_start_method(None, force=True)
+    import torch
+
+    torch.set_num_threads(threads)
+    ended = train_run(run, at_once)
+    if ended.error:
+        sys.exit(ended.error)
+    sys.exit(_STOPPED if ended.stopped else _BUSY if ended.busy else 0)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def gpus_for(device: str) -> list[str]:
     """The GPUs to use, by number or UUID; none for a study on the CPU."""
     if device == "cpu":
@@ -194,4 +213,5 @@ def gpus_for(device: str) -> list[str]:
 
     number = torch.cuda.device_count() if torch.cuda.is_available() else 0
     visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))).split(",")[:number]
-    return [visible[int(device.partition(":")[2])]] if ":" in device else visible
+    chosen = device.partition(":")[2]
+    return visible[int(chosen) :][:1] if chosen else visible

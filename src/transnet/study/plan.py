@@ -22,23 +22,14 @@ from transnet.study.file import Comparison, Study
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that a study needs.
+    """A run that a study needs."""
 
-    Attributes:
-        name: its folder's name.
-        kind: the variant's name.
-        seed: its seed.
-        config: its settings.
-        data: where its data is on this machine.
-        save_predictions: whether it leaves ``predictions.npz``.
-    """
-
-    name: str
-    kind: str
+    name: str  # of its folder
+    kind: str  # the variant's name
     seed: int
     config: TrainConfig
-    data: str
-    save_predictions: bool = False
+    data: str  # where its data is on this machine
+    save_predictions: bool = False  # whether it leaves ``predictions.npz``
 
     @property
     def heads(self) -> int:
@@ -46,9 +37,27 @@ class PlannedRun:
         return len(self.config.names)
 
     @property
+    def size(self) -> int:
+        """Training passes per image, in all epochs."""
+        return self.heads * self.config.epochs
+
+    @property
     def path(self) -> Path:
         """Its folder."""
         return Path(self.config.out)
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs that it has written to ``metrics.jsonl``."""
+        try:
+            return min(Run(self.path).metrics_file.read_bytes().count(b"\n"), self.config.epochs)
+        except OSError:
+            return 0
+
+    @property
+    def left(self) -> float:
+        """The fraction of its epochs that is left to do."""
+        return 1 - self.epochs_done / self.config.epochs
 
     @property
     def done(self) -> bool:
@@ -68,24 +77,26 @@ def plan_runs(study: Study, out: str | Path) -> list[PlannedRun]:
         raise ConfigError(f"{study.file} names no data; give it", field="data")
     runs = []
     for variant in study.variants.values():
-        for seed in study.seeds_of(variant):
+        for seed in variant.seeds or study.seeds:
             name = f"{study.series}-{variant.name}-s{seed}"
             config = study.config(variant, seed, str(Path(out) / "runs" / name))
             runs.append(PlannedRun(name, variant.name, seed, config, study.data, study.save_predictions))
+    # Other studies of this series may have planned the variants with other settings, and not begun all of their runs.
+    planned = read_notes(out).get(study.series, SeriesNote()).variants
     for run in sorted(runs, key=lambda run: run.config.epochs):  # settings that differ are reported of the shortest
-        _check_settings(run)
-    _check_study(study, out)
-    return sorted(runs, key=lambda run: (run.seed, -run.heads * run.config.epochs, run.kind))
+        if Run(run.path).config.exists():
+            before = Run(run.path).settings().train
+            _check_same(str(run.path), before, replace(run.config, model=run.config.model or before.model))
+        if run.kind in planned:
+            _check_same(f"{out}: {study.series}-{run.kind}", replace(planned[run.kind], seed=run.seed), run.config)
+    return sorted(runs, key=lambda run: (run.seed, -run.size, run.kind))
 
 
-def _check_settings(run: PlannedRun) -> None:
-    folder = Run(run.path)
-    if not folder.config.exists():
-        return
-    before = folder.settings().train
-    if found := differences(before, replace(run.config, model=run.config.model or before.model)):
+def _check_same(what: str, before: TrainConfig, now: TrainConfig) -> None:
+    if found := differences(before, now):
         raise ConfigError(
-            f"{folder.path} was begun with other settings: {'; '.join(found)}; give another folder", field="out"
+            f"{what} was begun with other settings: {'; '.join(found)}; give another folder, or rename the study file",
+            field="out",
         )
 
 
@@ -94,24 +105,18 @@ def _check_settings(run: PlannedRun) -> None:
 
 @dataclass(frozen=True)
 class SeriesNote:
-    """What ``study.json`` keeps of a series of runs, because the runs themselves do not show it.
+    """What ``study.json`` keeps of a series of runs, because the runs themselves do not show it."""
 
-    Attributes:
-        failed: runs that failed when the study was last carried out.
-        planned: the runs of all studies that share the series.
-        variants: the settings of each, with any seed.
-        compare: pairs of variants.
-    """
-
-    failed: tuple[str, ...] = ()
-    planned: tuple[str, ...] = ()
-    variants: dict[str, TrainConfig] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()  # runs that failed when the study was last carried out
+    planned: tuple[str, ...] = ()  # the runs of all studies that share the series
+    variants: dict[str, TrainConfig] = field(default_factory=dict)  # the settings of each, with any seed
     compare: tuple[Comparison, ...] = ()
 
 
 @dataclass(frozen=True)
 class _StudyNotes:
-    groups: dict[str, SeriesNote]
+    groups: dict[str, SeriesNote]  # by series
+    schema: int = 1
 
 
 def read_notes(out: str | Path) -> dict[str, SeriesNote]:
@@ -139,8 +144,7 @@ def write_notes(study: Study, runs: Sequence[PlannedRun], out: str | Path, faile
     import msgspec
 
     settings = {name: study.config(one, 0, "") for name, one in study.variants.items()}
-    path = Path(out) / "study.json"
-    (path.parent / "logs").mkdir(parents=True, exist_ok=True)
+    (Path(out) / "logs").mkdir(parents=True, exist_ok=True)
     with folder_lock(out):
         notes = read_notes(out)
         before = notes.get(study.series, SeriesNote())
@@ -150,8 +154,8 @@ def write_notes(study: Study, runs: Sequence[PlannedRun], out: str | Path, faile
             variants={**before.variants, **settings},
             compare=tuple(dict.fromkeys((*before.compare, *study.compare))),
         )
-        content = msgspec.json.encode({"schema": 1, "groups": notes})
-        write_atomically(path, msgspec.json.format(content, indent=1))
+        content = msgspec.json.encode(_StudyNotes(notes))
+        write_atomically(Path(out) / "study.json", msgspec.json.format(content, indent=1))
 
 
 def unplanned(out: str | Path) -> list[str]:
@@ -159,17 +163,3 @@ def unplanned(out: str | Path) -> list[str]:
     planned = {name for note in read_notes(out).values() for name in note.planned}
     folders = (path for path in (Path(out) / "runs").glob("*") if path.is_dir())
     return sorted(path.name for path in folders if planned and path.name not in planned)
-
-
-def _check_study(study: Study, out: str | Path) -> None:
-    """Refuse another study of the same name: its variants would be mixed up with those of the one before."""
-    before = read_notes(out).get(study.series, SeriesNote()).variants
-    for name, variant in study.variants.items():
-        if name not in before:
-            continue
-        if found := differences(before[name], study.config(variant, 0, "")):
-            raise ConfigError(
-                f"{out} holds a study {study.series} with other settings of {name}: {'; '.join(found)}; "
-                "give another folder, or rename the study file",
-                field="out",
-            )

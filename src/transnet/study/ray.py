@@ -6,20 +6,18 @@ its node dies, Ray gives the task to another one, which continues from the run's
     ray start --head; transnet reproduce pruned --data cifar100 --out /shared/cifar100 --on ray
 """
 
-import dataclasses
 import os
 import signal
-import time
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from transnet.data.catalog import NAMES
-from transnet.errors import ConfigError, OperationError, TransnetError
+from transnet.errors import ConfigError
 from transnet.study.plan import PlannedRun
 from transnet.study.worker import Ended, train_run
 
-RETRIES = 10  # deaths of a worker or node that a run survives
-WAIT_FOR_LOCK = 60.0  # seconds, for the process on a node that only seemed dead
+_RETRIES = 10  # deaths of a worker or node that a run survives
+_WAIT_FOR_LOCK = 60.0  # seconds, for the process on a node that only seemed dead
 
 
 class RayCluster:
@@ -47,7 +45,7 @@ class RayCluster:
         self.places = max(int(gpus * self._at_once if gpus else resources.get("CPU", 1)), 1)
         needs = {"num_gpus": 1 / self._at_once, "num_cpus": 1} if gpus else {"num_cpus": 1}
         # An error of the run itself would come again, so only deaths are tried again.
-        self._task = ray.remote(max_retries=RETRIES, retry_exceptions=False, **needs)(_train)
+        self._task = ray.remote(max_retries=_RETRIES, retry_exceptions=False, **needs)(_task)
         self._waiting: dict[Any, str] = {}
 
     def start(self, run: PlannedRun) -> bool:
@@ -55,16 +53,15 @@ class RayCluster:
         data = os.path.expanduser(run.data)
         if run.data not in NAMES and os.path.exists(data):
             data = os.path.abspath(data)  # Ray's processes have other working directories
-        config = dataclasses.replace(run.config, out=str(Path(run.config.out).absolute()))
-        given = dataclasses.replace(run, config=config, data=data)
+        given = replace(run, config=replace(run.config, out=os.path.abspath(run.config.out)), data=data)
         self._waiting[self._task.remote(given, self._at_once)] = run.name
         return True
 
     def ended(self) -> list[Ended]:
-        """The tasks that ended."""
-        if not self._waiting:
-            return []
-        ready, _ = self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=0)
+        """The runs whose tasks have ended since the last call."""
+        ready = (
+            self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=0)[0] if self._waiting else ()
+        )
         found = []
         for task in ready:
             name = self._waiting.pop(task)
@@ -91,24 +88,8 @@ class RayCluster:
             self._ray.shutdown()
 
 
-def _train(run: PlannedRun, at_once: int) -> Ended:
-    """The task. Ray sets the threads by the cores that the task asked for."""
-    from transnet.runs.folder import RunInUse
-    from transnet.train.interrupt import Stopped
-
+def _task(run: PlannedRun, at_once: int) -> Ended:
+    """Ray sets the threads by the cores that the task asked for."""
     # Ray cancels a task as Ctrl-C does. A cluster started with SIGINT ignored would ignore that until the run trains.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    end = time.monotonic() + WAIT_FOR_LOCK
-    while True:
-        try:
-            train_run(run, at_once)
-        except RunInUse:
-            if time.monotonic() > end:
-                return Ended(run.name, busy=True)
-            time.sleep(1)
-        except Stopped:
-            return Ended(run.name, stopped=True)
-        except (TransnetError, OperationError, OSError) as error:
-            return Ended(run.name, error=str(error))
-        else:
-            return Ended(run.name)
+    return train_run(run, at_once, wait=_WAIT_FOR_LOCK)

@@ -1,6 +1,7 @@
 """The finished runs in a study's folder, as typed records: series by series, kind by kind, seed by seed."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from transnet.runs.folder import Run
 from transnet.runs.predictions import NAME, Predictions
 from transnet.runs.records import EpochEntry, Result, Score
 from transnet.study.file import Comparison, read_study
-from transnet.study.plan import read_notes
+from transnet.study.plan import SeriesNote, read_notes
 from transnet.study.statistics import Difference, difference
 
 KINDS = tuple(read_study("kinds").variants)  # the paper's, and the baselines at equal training compute
@@ -21,19 +22,10 @@ _KNOWN = re.compile(rf"(?P<series>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of a study.
+    """A finished run of a study."""
 
-    Attributes:
-        name: its folder's name, SERIES-KIND-sSEED.
-        kind: the variant's name, such as t2.
-        seed: of its weights, data order and augmentation.
-        path: its folder.
-        result: the content of ``result.json``.
-        metrics: one entry per epoch.
-    """
-
-    name: str
-    kind: str
+    name: str  # of its folder: SERIES-KIND-sSEED
+    kind: str  # the variant's name, such as t2
     seed: int
     path: Path
     result: Result
@@ -55,11 +47,7 @@ class FinishedRun:
         return Run(self.path).model.exists()
 
     def score(self, part: str, flip: bool | None = None) -> Score:
-        """The test score of ``pruned`` or ``full``.
-
-        Args:
-            part: which of the two.
-            flip: with or without flip TTA. None: as the paper's protocol does it for this run.
+        """The test score of ``pruned`` or ``full``, with or without flip TTA, by default as the paper tests this run.
 
         Raises:
             FileError: if the run has no such score.
@@ -74,27 +62,18 @@ class FinishedRun:
     def predictions(self) -> Predictions | None:
         """Its logits on the test images, if they were saved with these weights."""
         path = self.path / NAME
-        if not path.exists():
-            return None
-        found = Predictions.load(path)
-        return found if found.model_sha256 == self.result.model_sha256 else None
+        found = Predictions.load(path) if path.exists() else None
+        return found if found and found.model_sha256 == self.result.model_sha256 else None
 
 
 @dataclass
 class Series:
-    """Runs that may be compared: the same data set and recipe, or variants of the same study file.
+    """Runs that may be compared: the same data set and recipe, or variants of the same study file."""
 
-    Attributes:
-        name: the first part of the runs' names, such as cifar100-fast.
-        runs: by kind, in the order of their seeds.
-        failed: runs that failed when the study was last carried out.
-        compare: the comparisons that its study files name.
-    """
-
-    name: str
-    runs: dict[str, list[FinishedRun]] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
-    compare: tuple[Comparison, ...] = ()
+    name: str  # the first part of the runs' names, such as cifar100-fast
+    runs: dict[str, list[FinishedRun]] = field(default_factory=dict)  # by kind, in the order of their seeds
+    failed: tuple[str, ...] = ()  # runs that failed when the study was last carried out
+    compare: tuple[Comparison, ...] = ()  # as its study files name them
 
     @property
     def all_runs(self) -> list[FinishedRun]:
@@ -123,26 +102,22 @@ def read_runs(out: str | Path) -> list[Series]:
     Raises:
         FileError: if there is none, or if a run's files are damaged.
     """
-    folder = Path(out)
+    named = [(*found, path) for path in (Path(out) / "runs").glob("*") if (found := parse_name(path.name))]
+    notes = read_notes(out)
     series: dict[str, Series] = {}
-    for path in sorted((folder / "runs").glob("*")):
-        found = parse_name(path.name)
-        if found is None or not Run(path).finished:
-            continue
-        name, kind, seed = found
-        run = FinishedRun(path.name, kind, seed, path, Run(path).result(), Run(path).metrics())
-        series.setdefault(name, Series(name)).runs.setdefault(kind, []).append(run)
+    for name, kind, seed, path in sorted(named):
+        if Run(path).finished:
+            note = notes.get(name, SeriesNote())
+            one = series.setdefault(name, Series(name, failed=note.failed, compare=note.compare))
+            run = FinishedRun(path.name, kind, seed, path, Run(path).result(), Run(path).metrics())
+            one.runs.setdefault(kind, []).append(run)
     if not series:
-        raise FileError(
-            f"{folder} holds no finished run of a study; `transnet reproduce` and `transnet study` make one"
-        )
-    for name, note in read_notes(folder).items():
-        if name in series:
-            series[name].failed, series[name].compare = list(note.failed), note.compare
+        raise FileError(f"{out} holds no finished run of a study; `transnet reproduce` and `transnet study` make one")
     for one in series.values():
-        for runs in one.runs.values():
-            runs.sort(key=lambda run: run.seed)
-        _check_data(one)
+        seen = {run.result.config.data.fingerprint: run.name for run in one.all_runs}
+        if len(seen) > 1:
+            first, other, *_ = seen.values()
+            raise FileError(f"{first} and {other} were trained on different data; train one of them in another folder")
     return list(series.values())
 
 
@@ -152,28 +127,16 @@ def parse_name(name: str) -> tuple[str, str, int] | None:
     return (found["series"], found["kind"], int(found["seed"])) if found else None
 
 
-def _check_data(series: Series) -> None:
-    seen = {run.result.config.data.fingerprint: run.name for run in series.all_runs}
-    if len(seen) > 1:
-        one, other, *_ = seen.values()
-        raise FileError(f"{one} and {other} were trained on different data; train one of them in another folder")
-
-
-def comparisons(series: Series) -> list[tuple[str, Difference]]:
+def comparisons(series: Series) -> Iterator[tuple[str, Difference]]:
     """The differences that the series' study files name, in points of accuracy, each with a title.
 
     Both networks are tested as the paper tests. The pruned networks are compared, and those with all heads.
     """
-    found = []
     for pair in series.compare:
         a, b = series.of(pair.a), series.of(pair.b)
-        if not a or not b:
-            continue
-        several = max(len(runs[0].settings.names) for runs in (a, b)) > 1
-        for part, note in (("pruned", ", pruned"), ("full", ", all heads")) if several else (("full", ""),):
-            try:
-                sides = [[100 * run.score(part).accuracy for run in runs] for runs in (a, b)]
-            except FileError:  # without r0 there is no pruned network
-                continue
-            found.append((f"{pair.a} − {pair.b}{note}", difference(*sides)))
-    return found
+        if a and b:
+            several = max(len(runs[0].settings.names) for runs in (a, b)) > 1
+            for part, note in (("pruned", ", pruned"), ("full", ", all heads")) if several else (("full", ""),):
+                if all(run.result.test.pruned or part == "full" for run in a + b):  # no pruned network without r0
+                    sides = [[100 * run.score(part).accuracy for run in runs] for runs in (a, b)]
+                    yield f"{pair.a} − {pair.b}{note}", difference(*sides)

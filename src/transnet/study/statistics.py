@@ -44,8 +44,7 @@ class Difference(NamedTuple):
             why = ": the runs of each side are equal" if self.all_alike else ""
             return f"{mean} points, no interval{why} ({n})"
         unsure = "" if self.certain else ", not significant"
-        low, high = as_text(self.low, "+.2f"), as_text(self.high, "+.2f")
-        return f"{mean} points, 95 % interval {low} to {high}{unsure} ({n})"
+        return f"{mean} points, 95 % interval {as_text(self.low, '+.2f')} to {as_text(self.high, '+.2f')}{unsure} ({n})"
 
 
 def difference(ours: Sequence[float], others: Sequence[float]) -> Difference:

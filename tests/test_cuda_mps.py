@@ -50,7 +50,7 @@ def test_the_service_gets_a_folder_and_ends_when_it_is_closed(control: Path) -> 
 
 def test_the_service_ends_with_a_process_that_is_killed(control: Path) -> None:
     code = (
-        "import time; from transnet.study import cuda_mps\n"
+        "import time; from transnet.study import cuda_mps\ncuda_mps._USE = ''\n"
         "service = cuda_mps.Service(); print('on', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -106,7 +106,7 @@ class OnGpus(LocalProcesses):
         place = self._free_place(run)
         if place is None:
             return False
-        self.started.append((run.kind, self._gpu(place)))
+        self.started.append((run.kind, self.gpus[place]))
         metrics = Run(run.config.out).metrics_file
         metrics.parent.mkdir(parents=True, exist_ok=True)
         self.running[run.name] = local.Running(run, None, place, time.time())  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from transnet.cli import main
 from transnet.errors import ConfigError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
-from transnet.study.estimate import Budget, Estimate, read_duration
+from transnet.study.estimate import Budget, Estimate, read_duration, training_passes
 from transnet.study.execute import run_study
 from transnet.study.plan import plan_runs
 from transnet.study.results import read_runs
@@ -48,21 +48,21 @@ def test_wrong_durations_are_refused(text: str) -> None:
 
 def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> None:
     one = small_study("distilled")
-    unknown = Estimate(plan_runs(one, tmp_path))
-    assert {unknown.seconds(run) for run in unknown.runs} == {None}
+    planned = plan_runs(one, tmp_path)
+    assert {Estimate(planned).seconds(run) for run in planned} == {None}
+    passes = dict(zip((run.kind for run in planned), training_passes(planned), strict=True))
     assert run_study(one, tmp_path, quiet=True).failed == {}
     runs = plan_runs(small_study("distilled", seeds=2), tmp_path)
     here, elsewhere = Estimate(runs, "CPU, 3 threads"), Estimate(runs, "some GPU")
     for run in runs:
-        passes = here.passes(run)
-        assert passes == unknown.passes(replace(run, seed=0))
         if run.seed == 0:
             assert here.seconds(run) == elsewhere.seconds(run) == 0
-            assert passes == Run(run.path).result().cost.train_passes
+            assert passes[run.kind] == Run(run.path).result().cost.train_passes
         else:
             finished = Run(tmp_path / "runs" / f"digits-fast-{run.kind}-s0").result()
             assert here.seconds(run) == pytest.approx(finished.seconds)
             assert elsewhere.seconds(run)  # by the epochs of runs on any device
+    assert training_passes(runs) == [passes[run.kind] for run in runs]
     assert here.left(runs, at_once=4) == pytest.approx(max(here.seconds(run) or 0 for run in runs))
 
 
@@ -72,10 +72,10 @@ def test_minutes_follow_from_the_epochs_of_a_run_that_is_not_finished(tmp_path: 
     assert estimate.left([base], at_once=1) is None
     Run(base.path).path.mkdir(parents=True)
     entry = EpochEntry(epoch=1, step=1, lr=0.1, loss=(1.0,), accuracy=(0.5,), seconds=2.0, images_per_second=100.0)
-    for epoch in (1, 2, 3):
+    for epoch in (1, 2, 3):  # of ten, two seconds each
         Run(base.path).add_metrics(replace(entry, epoch=epoch))
     estimate.refresh()
-    assert estimate.left([base], at_once=1) == pytest.approx((estimate.passes(base) or 0) * 0.7 / 100)
+    assert estimate.left([base], at_once=1) == pytest.approx(14)
 
 
 def test_a_budget_prefers_runs_that_fit_and_leaves_time_to_save(tmp_path: Path) -> None:

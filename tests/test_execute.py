@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from transnet.errors import ConfigError, DataError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
 from transnet.study.execute import execute, run_study
-from transnet.study.local import LocalProcesses
+from transnet.study.local import Ended, LocalProcesses
 from transnet.study.plan import PlannedRun, plan_runs
 from transnet.study.results import read_runs
-from transnet.study.worker import Ended
 
 
 def scores(path: Path) -> Any:
@@ -289,7 +287,7 @@ _ONE_RUN = """
 import sys
 from transnet.study.execute import execute
 from transnet.study.file import read_study
-from transnet.study.local import LocalProcesses
+from transnet.study.local import Ended, LocalProcesses
 from transnet.study.plan import plan_runs
 
 if __name__ == "__main__":

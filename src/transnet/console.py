@@ -61,7 +61,7 @@ def print_table(
         table.add_column(Text(column), justify="left" if i == 0 or column in left else "right")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def progress_bar(*more: "ProgressColumn", shown: bool = True) -> "Progress":

@@ -59,9 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     from transnet.errors import ConfigError
     from transnet.study.file import read_study
 
-    for name in ("epochs", "jobs"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise ConfigError(f"{value} was given; at least 1 is needed", field=name)
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"{options.jobs} was given; at least 1 is needed", field="jobs")
     if options.on == "ray" and options.jobs and options.device == "cpu":
         raise ConfigError("on Ray a run on the CPU takes one core; leave it out, or choose a GPU", field="jobs")
     names = ("epochs", "recipe", "model", "train_fraction", "device", "checkpoint_every", "evaluate_every")

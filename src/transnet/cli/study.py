@@ -33,8 +33,7 @@ class Options:
     dry_run: bool = False
     """List the runs with their training passes and estimated minutes, and train nothing."""
     budget: Annotated[str | None, argument(metavar="25m")] = None
-    """Time limit, such as 25m or 1h30m, for a machine that is available only for a while. Runs are stopped in time
-    and saved, and the time that is left to do is printed."""
+    """Time limit, such as 25m or 1h30m. Runs are stopped in time and saved, and the time left to train is printed."""
     seeds: int | None = None
     """Train every variant with the seeds 0…N−1. None: the file's seeds."""
     on: Literal["here", "ray"] = "here"
@@ -81,15 +80,11 @@ def carry_out(
             say(f"transnet: {name} failed: {error}")
             status = 1
         if outcome.stopped:
-            planned = [plan_runs(one, own) for one, own in studies[i:]]
-            seconds = [Estimate(runs).left(runs, outcome.at_once) for runs in planned]
-            known = [one for one in seconds if one is not None]
-            left = f"about {duration(sum(known))}" if len(known) == len(seconds) else "an unknown time"
+            runs = [run for one, own in studies[i:] for run in plan_runs(one, own)]
+            seconds = Estimate(runs).left(runs, outcome.at_once)
+            left = "an unknown time" if seconds is None else f"about {duration(seconds)}"
             why = "the time is used up" if outcome.out_of_time else "stopped"
-            say(
-                f"transnet: {why}; everything is saved, and {left} of training is left. "
-                "The same command continues from here"
-            )
+            say(f"transnet: {why}, {left} of training left; everything is saved. The same command continues from here")
             return status if outcome.out_of_time else 1
         _report(study, out)
     return status
@@ -113,12 +108,11 @@ def _report(study: "Study", out: str) -> None:
 
 
 def _list_runs(study: "Study", out: str, on: Literal["here", "ray"]) -> None:
-    from transnet.study.estimate import Estimate
+    from transnet.study.estimate import Estimate, training_passes
     from transnet.study.execute import prepare
 
     runs = prepare(study, out, on)
-    estimate = Estimate(runs)
-    passes = [estimate.passes(run) for run in runs]
+    estimate, passes = Estimate(runs), training_passes(runs)
     rows = [
         (
             run.name,
@@ -130,10 +124,8 @@ def _list_runs(study: "Study", out: str, on: Literal["here", "ray"]) -> None:
     ]
     print_table(("run", "epochs", "training passes", "minutes left"), rows, f"{study.series} in {out}")
     total = "unknown" if None in passes else f"{sum(count or 0 for count in passes):,}"
-    print(
-        f"{len(runs)} runs, {total} training passes, {_minutes(estimate.left(runs, at_once=1))} minutes left, "
-        "one run at a time"
-    )
+    minutes = _minutes(estimate.left(runs, at_once=1))
+    print(f"{len(runs)} runs, {total} training passes, {minutes} minutes left, one run at a time")
 
 
 def _minutes(seconds: float | None) -> str:

@@ -29,11 +29,7 @@ raise SystemExit(bool(driver.cuInit(0) or driver.cuDevicePrimaryCtxRetain(ctypes
 
 
 class Service:
-    """The Multi-Process Service for processes that are started with its ``environment``. It ends with this process.
-
-    Raises:
-        OSError: if it does not start, or is not allowed to serve.
-    """
+    """The Multi-Process Service for processes that are started with its ``environment``. It ends with this process."""
 
     def __init__(self) -> None:
         folder = tempfile.mkdtemp(prefix="transnet-")
@@ -80,23 +76,16 @@ def is_served() -> bool:
 
 
 def used_and_free(gpu: str) -> tuple[float, float] | None:
-    """A GPU's memory in MiB that all processes use, and that is free; None if it is unknown.
-
-    ``gpu`` is its number or UUID, as in ``CUDA_VISIBLE_DEVICES``.
-    """
+    """A GPU's memory in MiB that all processes use, and that is free; None if it is unknown."""
     try:
-        used, free = _query(gpu, "memory.used,memory.free").split(",")
+        used, free = query_gpu(gpu, "memory.used,memory.free").split(",")
         return float(used), float(free)
     except ValueError:
         return None
 
 
-def gpu_name(gpu: str) -> str:
-    """A GPU's name as torch has it, without opening the device; empty if it is unknown."""
-    return _query(gpu, "name")
-
-
-def _query(gpu: str, fields: str) -> str:
+def query_gpu(gpu: str, fields: str) -> str:
+    """Ask the driver about a GPU, by its number or UUID, without opening it; empty if it gives no answer."""
     command = ["nvidia-smi", "-i", gpu, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()

@@ -10,77 +10,58 @@ from typing import NamedTuple
 
 from transnet.data import open_data
 from transnet.data.catalog import NAMES, needs_download
-from transnet.errors import ConfigError, DataError
+from transnet.errors import ConfigError
 from transnet.runs.folder import Run
-from transnet.study.cuda_mps import gpu_name
+from transnet.study.cuda_mps import query_gpu
 from transnet.study.local import gpus_for
 from transnet.study.plan import PlannedRun
-
-_SHORTEST = 10.0  # seconds: a shorter budget is over before a run has started
 
 
 class _Speed(NamedTuple):
     run: PlannedRun
-    device: str  # without the number of threads; empty if the run is not finished
-    passes_per_second: float
-    start_up: float  # seconds until it trained
+    per_second: float  # training passes per image
+    device: str = ""  # of a finished run, without the number of threads
+    start_up: float = 0.0  # seconds until it trained
 
 
 class Estimate:
-    """Training passes and seconds of planned runs.
+    """Seconds that planned runs take.
 
-    The speed is that of finished runs on this device: of the same variant, or else of the same network. Without any,
-    all runs of that network count, whichever device they were trained on. ``device`` is this machine's by default.
+    The speed is that of finished runs on this device: of the same variant, or else of the same network on as many
+    images. Without any, runs on other devices and unfinished ones count. ``device`` is this machine's by default.
     """
 
     def __init__(self, runs: Sequence[PlannedRun], device: str | None = None) -> None:
         if device is None:
             gpus = gpus_for(runs[0].config.device) if runs else []
-            device = gpu_name(gpus[0]) if gpus else "CPU"
+            device = query_gpu(gpus[0], "name") if gpus else "CPU"
         self.runs, self._device = runs, device.partition(",")[0]
-        self._images: dict[tuple[float, float], int | None] = {}
-        self._finished: dict[str, _Speed] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Read the speeds from the runs' folders again."""
-        unfinished = []
+        self._speeds = []
         for run in self.runs:
             folder = Run(run.path)
-            if folder.finished and run.name not in self._finished:
+            if folder.finished:
                 result = folder.result()
-                self._finished[run.name] = _Speed(
-                    run,
-                    device=result.device.partition(",")[0],
-                    passes_per_second=result.cost.train_passes / max(result.seconds, 1e-9),
-                    start_up=result.prepare_seconds + result.compile_seconds,
-                )
-            elif not folder.finished and (entries := folder.metrics()):
-                images_per_second = statistics.fmean(entry.images_per_second for entry in entries)
-                unfinished.append(_Speed(run, "", run.heads * images_per_second, 0.0))
-        self._speeds = [*self._finished.values(), *unfinished]
+                speed, start_up = run.size / max(result.seconds, 1e-9), result.prepare_seconds + result.compile_seconds
+                self._speeds.append(_Speed(run, speed, result.device.partition(",")[0], start_up))
+            elif seconds := [entry.seconds for entry in folder.metrics()]:
+                self._speeds.append(_Speed(run, run.heads / max(statistics.fmean(seconds), 1e-9)))
         # Seconds until a run trains on this device.
         self.start_up = max((one.start_up for one in self._speeds if one.device == self._device), default=0.0)
-
-    def passes(self, run: PlannedRun) -> int | None:
-        """Training passes of the whole run."""
-        images = self._training_images(run)
-        return None if images is None else images * run.size
 
     def seconds(self, run: PlannedRun) -> float | None:
         """Seconds until the run is finished, if it trains alone or beside as many runs as before; None if unknown."""
         if run.done:
             return 0.0
-        alike = [
-            one
-            for one in self._speeds
-            if (one.run.config.model, one.run.config.image_size) == (run.config.model, run.config.image_size)
-        ]
+        alike = [one for one in self._speeds if _task(one.run) == _task(run)]
         here = [one for one in alike if one.device == self._device]
         same = [one for one in here if one.run.kind == run.kind]
-        speeds = [one.passes_per_second for one in same or here or alike]
-        passes = self.passes(run) if speeds else None
-        return None if passes is None else passes * run.left / statistics.fmean(speeds)
+        speeds = [one.per_second for one in same or here or alike]
+        left = run.heads * (run.config.epochs - run.epochs_done)
+        return left / statistics.fmean(speeds) if speeds else None
 
     def left(self, runs: Iterable[PlannedRun], at_once: int) -> float | None:
         """Seconds until all of these are finished; None if that is unknown of any."""
@@ -88,26 +69,33 @@ class Estimate:
         known = [each for each in seconds if each is not None]
         return max(sum(known) / at_once, *known, 0.0) if len(known) == len(seconds) else None
 
-    def _training_images(self, run: PlannedRun) -> int | None:
-        """By a run that has begun on the same images, or else by the data if that needs no download."""
-        config = run.config
-        part = config.train_fraction, config.val_fraction
-        if self._images.get(part) is None:
-            alike = (Run(one.path) for one in self.runs if (one.config.train_fraction, one.config.val_fraction) == part)
-            begun = next((folder for folder in alike if folder.config.exists()), None)
-            if begun:
-                self._images[part] = begun.settings().data.sizes.train
-            elif is_here(run.data):
-                try:
-                    opened = open_data(
-                        run.data, image_size=config.image_size, val_fraction=config.val_fraction,
-                        train_fraction=config.train_fraction, label_column=config.label_column,
-                        on_bad_image=config.on_bad_image,
-                    )  # fmt: skip
-                except DataError:
-                    return None
-                self._images[part] = len(opened.train)
-        return self._images.get(part)
+
+def _task(run: PlannedRun) -> tuple[object, ...]:
+    """What decides how long a pass takes, and how many images there are."""
+    config = run.config
+    return config.data, config.model, config.image_size, config.train_fraction, config.val_fraction
+
+
+def training_passes(runs: Sequence[PlannedRun]) -> list[int | None]:
+    """All training passes of each run; None if they are unknown before a download."""
+    images: dict[tuple[object, ...], int | None] = {}
+    for run in runs:
+        if images.get(_task(run)) is None:
+            images[_task(run)] = _count_images(run)
+    return [None if (n := images[_task(run)]) is None else n * run.size for run in runs]
+
+
+def _count_images(run: PlannedRun) -> int | None:
+    config = run.config
+    if Run(run.path).config.exists():
+        return Run(run.path).settings().data.sizes.train
+    if not is_here(run.data):
+        return None
+    opened = open_data(
+        run.data, image_size=config.image_size, val_fraction=config.val_fraction,
+        train_fraction=config.train_fraction, label_column=config.label_column, on_bad_image=config.on_bad_image,
+    )  # fmt: skip
+    return len(opened.train)
 
 
 class Budget:
@@ -124,29 +112,18 @@ class Budget:
 
     def check(self, estimate: Estimate) -> None:
         """Raise if the budget is too short for a run to start and save one checkpoint."""
-        needed = max(_SHORTEST, estimate.start_up + self._reserve)
+        needed = max(10.0, estimate.start_up + self._reserve)  # seconds
         if self.seconds < needed:
-            raise ConfigError(
-                f"{self.seconds:.0f} s is too short for a run to start and save one checkpoint; "
-                f"give at least {needed:.0f} s",
-                field="budget",
-            )
+            problem = f"{self.seconds:.0f} s is too short for a run to start and save; give at least {needed:.0f} s"
+            raise ConfigError(problem, field="budget")
 
     def in_order(self, waiting: Sequence[PlannedRun], estimate: Estimate) -> list[PlannedRun]:
         """First the runs that have begun or will fit, then those that can only be begun and continued another time."""
-
-        def too_long(run: PlannedRun) -> bool:
-            return not run.epochs_done and (estimate.seconds(run) or 0.0) > self.left
-
-        return sorted(waiting, key=too_long)
+        return sorted(waiting, key=lambda run: not run.epochs_done and (estimate.seconds(run) or 0.0) > self.left)
 
 
 def read_duration(text: str) -> float:
-    """Seconds of a duration such as 25m, 90s or 1h30m.
-
-    Raises:
-        ConfigError: if it is none.
-    """
+    """Seconds of a duration such as 25m, 90s or 1h30m."""
     found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
     if not text.strip() or not found:
         raise ConfigError(f"{text!r} was given; a time such as 25m, 90s or 1h30m is needed", field="budget")

@@ -30,10 +30,9 @@ from transnet.train.interrupt import Interrupt
 from transnet.train.setup import check_outside
 
 _POLL_EVERY = 0.1  # seconds
-_REFRESH_EVERY = 5.0  # seconds between checks of how long the runs take
-_RETRY_EVERY = 5.0  # seconds, for a run that another process trains: that process may be stopped
+_REFRESH_EVERY = 5.0  # seconds between looks at how long the runs take, and at those that another process trains
 
-Place = Literal["here", "ray"]  # processes of this machine, or a Ray cluster
+Where = Literal["here", "ray"]  # processes of this machine, or a Ray cluster
 
 
 @dataclass
@@ -47,23 +46,10 @@ class Outcome:
 
 
 def run_study(
-    study: Study, out: str | Path, *, on: Place = "here", jobs: int | None = None, budget: Budget | None = None,
+    study: Study, out: str | Path, *, on: Where = "here", jobs: int | None = None, budget: Budget | None = None,
     quiet: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Check a study and its folder, then carry it out.
-
-    Args:
-        study: what to train.
-        out: its folder.
-        on: where to train.
-        jobs: runs at once, on each GPU or on the CPU; None: as many as suit the machine.
-        budget: the time that it may take; None: as long as it needs.
-        quiet: print nothing.
-
-    Raises:
-        ConfigError: if the study does not go with what the folder holds.
-        DataError: if its data is missing, or differs from what its finished runs were trained on.
-    """
+    """Check a study and its folder ``out``, then carry it out, with ``jobs`` runs at once on each GPU or on the CPU."""
     if on == "here":
         start_server()  # before data is opened, which may need processes of its own
     runs = prepare(study, out, on)
@@ -82,7 +68,7 @@ def run_study(
     return outcome
 
 
-def prepare(study: Study, out: str | Path, on: Place) -> list[PlannedRun]:
+def prepare(study: Study, out: str | Path, on: Where) -> list[PlannedRun]:
     """Plan a study's runs and check everything that would make all of them fail, before anything is written."""
     folder, ours = Path(out), ("runs", "logs", "study.json")
     if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in ours):
@@ -90,23 +76,17 @@ def prepare(study: Study, out: str | Path, on: Place) -> list[PlannedRun]:
     runs = plan_runs(study, out)
     check_outside(str(out), study.data)
     if on == "here":  # a cluster's nodes may have data and devices that this machine does not have
-        _check_data(study.data, runs)
+        # Finished runs must have the same data as those that are left. If none is left, the data may be gone.
+        finished = [run for run in runs if Run(run.path).finished]
+        here, complete = is_here(study.data), len(finished) == len(runs)
+        if not (complete or here or study.data in NAMES):
+            open_data(study.data)  # raises what every run would raise
+        if finished and (here or not complete):
+            own_data(finished[0].path, at=study.data)
         find_device(study.device, World())
         for model in {run.config.model for run in runs} - {None}:
             backbones.create(str(model), num_classes=2)
     return runs
-
-
-def _check_data(data: str, runs: Sequence[PlannedRun]) -> None:
-    """The finished runs must have been trained on the data that the others will see.
-
-    Data that is gone is needed only if runs are left to train.
-    """
-    finished = [run for run in runs if Run(run.path).finished]
-    if len(finished) < len(runs) and data not in NAMES and not is_here(data):
-        open_data(data)  # raises what every run would raise
-    if finished and (len(finished) < len(runs) or is_here(data)):
-        own_data(finished[0].path, at=data)
 
 
 def execute(
@@ -119,35 +99,33 @@ def execute(
     waiting = [run for run in runs if run.name not in progress.done]
     if budget and waiting:
         budget.check(estimate)
-    refresh_at, retry_at = 0.0, dict.fromkeys(progress.runs, 0.0)
+    refresh_at, busy = 0.0, list[PlannedRun]()
     with progress, Interrupt() as interrupt, closing(executor):
-        while waiting or progress.started:
-            now, may_start = time.monotonic(), True
-            if now >= refresh_at:
+        while waiting or busy or progress.started:
+            if time.monotonic() >= refresh_at:
+                refresh_at = time.monotonic() + _REFRESH_EVERY
                 estimate.refresh()
-                refresh_at = now + _REFRESH_EVERY
+                waiting, busy = [*waiting, *busy], []
                 waiting = budget.in_order(waiting, estimate) if budget else waiting
+            may_start = True
             if budget:
                 may_start = budget.left > estimate.start_up  # otherwise a run would be stopped with nothing to save
                 outcome.out_of_time = budget.left <= 0 or not (may_start or progress.started)
-            for run in [run for run in waiting if may_start and retry_at[run.name] <= now]:
+            while waiting and may_start:
                 begun = time.time()
-                if not executor.start(run):
+                if not executor.start(waiting[0]):
                     break
-                progress.started[run.name] = begun
-                waiting.remove(run)
+                progress.started[waiting.pop(0).name] = begun
             stop = interrupt.requested or outcome.out_of_time
             if stop:
                 if progress.started:
-                    text = "stopping: every run finishes its step and saves; Ctrl-C again ends them at once"
-                    say(text, shown=not quiet)
+                    say("stopping: every run saves after its step; Ctrl-C again ends them at once", shown=not quiet)
                 executor.stop()
                 outcome.stopped = True
             for end in executor.ended():
                 if end.busy:
                     del progress.started[end.name]
-                    waiting.append(progress.runs[end.name])
-                    retry_at[end.name] = now + _RETRY_EVERY
+                    busy.append(progress.runs[end.name])
                 elif end.stopped:
                     del progress.started[end.name]
                     outcome.stopped = True
@@ -155,7 +133,6 @@ def execute(
                     progress.ended(end.name, end.error)
             if stop:
                 break
-            progress.refresh()
-            time.sleep(_POLL_EVERY if waiting or progress.started else 0)
+            time.sleep(_POLL_EVERY if waiting or busy or progress.started else 0)
     outcome.failed = progress.failed
     return outcome

@@ -27,7 +27,8 @@ that of the queue: ``queue = [{file = "fast.toml", out = "cifar100"}]``.
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,9 +39,9 @@ from msgspec import Meta
 from transnet import d4
 from transnet.errors import ConfigError, FileError, TransnetError
 from transnet.runs.config import Count, Number, TrainConfig, data_name
-from transnet.study.toml_lines import Place, line_numbers
 
 Options = Mapping[str, object]  # of `transnet train`, by name
+Keys = tuple[str | int, ...]  # keys and indices that lead to an entry
 
 _MOST_SEEDS = 10_000
 _DEEPEST = 5  # files that lead from one to the next
@@ -54,10 +55,10 @@ _STUDY: _Table = {
     "data": str, "seeds": _Seeds, "name": _Text, "from": _Text, "use": list[_Text], "save_predictions": bool,
     "train": _Table, "variants": dict[str, _Table], "compare": list[_Table],
 }  # fmt: skip
-_QUEUE: _Table = {"queue": Annotated[list[_Text | _Table], Meta(min_length=1)]}
-_FILE: _Table = {"file": _Text, "out": str}
-_PAIR: _Table = {"a": _Text, "b": _Text}
 _VARIANT: _Table = {"seeds": _Seeds, "times": Count}
+_PAIR: _Table = {"a": _Text, "b": _Text}
+_QUEUE: _Table = {"queue": Annotated[list[_Text | _Table], Meta(min_length=1)]}
+_QUEUED: _Table = {"file": _Text, "out": str}
 _OPTIONS = {option.name for option in fields(TrainConfig)} - {"data", "out", "seed", "resume"}
 
 
@@ -111,7 +112,7 @@ class Study:
         if seeds is None:
             return study
         if not 1 <= seeds <= _MOST_SEEDS:
-            raise ConfigError(f"{seeds} was given; at least 1 is needed", field="seeds")
+            raise ConfigError(f"{seeds} was given; at least 1 and at most {_MOST_SEEDS:,} are needed", field="seeds")
         variants = {
             name: replace(one, seeds=tuple(sorted({*one.seeds, *range(seeds)}))) if one.seeds else one
             for name, one in self.variants.items()
@@ -132,16 +133,10 @@ def builtin_names() -> list[str]:
 
 
 def read_study(source: str | Path, *, beside: Path | None = None, depth: int = 0) -> Study:
-    """Read a study file.
+    """Read a study, given the path of a file that ends in .toml, or the name of a built-in study.
 
-    Args:
-        source: the path of a file that ends in .toml, or the name of a built-in study.
-        beside: the file that names it. A relative path is then relative to that file's folder.
-        depth: how many files led to it.
-
-    Raises:
-        FileError: if there is no such file, or if it is not TOML.
-        ConfigError: if an entry is unknown or wrong; the message names the file, the line and the key.
+    The path is relative to the folder of the file ``beside`` if that names it; ``depth`` files led to it. An entry that
+    is unknown or wrong raises a ConfigError with the file, the line and the key.
     """
     if depth > _DEEPEST:
         raise FileError(f"{beside}: it names a file that leads back to it")
@@ -171,16 +166,11 @@ class _Reader:
         self.path, self.text, self.depth = path, text, depth
         self.file = path.name if path.parent == _BUILTIN else str(path)
 
-    def error(self, at: Place, message: str) -> ConfigError:
-        lines = line_numbers(self.text)
-        while at and at not in lines:
-            at = at[:-1]
-        where = f", line {lines[at]}" if at in lines else ""
-        return ConfigError(f"{self.file}{where}: {message}")
+    def error(self, at: Keys, message: str) -> ConfigError:
+        line = _line_of(at, self.text)
+        return ConfigError(f"{self.file}{f', line {line}' if line else ''}: {message}")
 
-    def check(
-        self, at: Place, table: _Table, types: _Table, *, needed: Sequence[str] = (), options: bool = False
-    ) -> None:
+    def check(self, at: Keys, table: _Table, types: _Table, *, options: bool = False) -> None:
         """Check the keys and values of a table, which may have ``options`` as well."""
         known = types.keys() | (_OPTIONS if options else set())
         for key, value in table.items():
@@ -198,17 +188,14 @@ class _Reader:
             except msgspec.ValidationError as error:
                 reason = str(error).replace("`", "").replace("array", "list")
                 raise self.error((*at, key), f"{key}: {value!r} was given; {reason}") from None
-        for key in needed:
-            if key not in table:
-                raise self.error(at, f"{key!r} is missing")
 
     def queue(self, content: _Table) -> Study:
         self.check((), content, _QUEUE)
         found = []
         for i, entry in enumerate(content["queue"]):
             table = {"file": entry} if isinstance(entry, str) else entry
-            self.check(("queue", i), table, _FILE, needed=("file",))
-            study = self.other(("queue", i), table["file"])
+            self.check(("queue", i), table, _QUEUED)
+            study = self.other(("queue", i), table.get("file", ""))
             if study.queue:
                 raise self.error(("queue", i), f"{study.file} is a queue itself; list its files instead")
             found.append((study, table.get("out", "")))
@@ -219,20 +206,19 @@ class _Reader:
         if "use" in content and "from" not in content:
             raise self.error(("use",), "use: only variants of another file can be chosen; name that file as `from`")
         base = self.other(("from",), content["from"]) if "from" in content else Study(self.file, self.path.stem)
-        used = content.get("use", base.variants)
-        variants = {name: self.among(base.variants, ("use",), name) for name in used}
+        variants = {name: self.among(base.variants, ("use",), name) for name in content.get("use", base.variants)}
         for name, table in content.get("variants", {}).items():
             variants[name] = self.variant(("variants", name), table, variants.get(name, Variant(name)))
         if not variants:
             raise self.error((), "it has no variants; add one, such as [variants.base]")
         pairs = content.get("compare", [])
         for i, pair in enumerate(pairs):
-            self.check(("compare", i), pair, _PAIR, needed=("a", "b"))
-            for side, name in pair.items():
-                self.among(variants, ("compare", i, side), name)
-        own, inherited = (Comparison(**pair) for pair in pairs), base.compare
+            self.check(("compare", i), pair, _PAIR)
+            for side in ("a", "b"):
+                self.among(variants, ("compare", i, side), pair.get(side, ""))
         common = content.get("train", {})
         self.check(("train",), common, {}, options=True)
+        compare = [Comparison(**pair) for pair in pairs]
         return Study(
             file=self.file,
             name=content.get("name", base.name),
@@ -240,17 +226,17 @@ class _Reader:
             seeds=self.seeds((), content, base.seeds),
             train={**base.train, **common},
             variants=variants,
-            compare=tuple(own) or tuple(pair for pair in inherited if {pair.a, pair.b} <= variants.keys()),
+            compare=tuple(compare or (pair for pair in base.compare if {pair.a, pair.b} <= variants.keys())),
             save_predictions=content.get("save_predictions", base.save_predictions),
         )
 
-    def other(self, at: Place, source: str) -> Study:
+    def other(self, at: Keys, source: str) -> Study:
         try:
             return read_study(source, beside=self.path, depth=self.depth + 1)
         except FileError as error:
             raise self.error(at, error.message) from None
 
-    def variant(self, at: Place, table: _Table, before: Variant) -> Variant:
+    def variant(self, at: Keys, table: _Table, before: Variant) -> Variant:
         if not re.fullmatch(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*", before.name):
             raise self.error(at, f"{before.name!r} cannot be a variant's name: use letters, digits, '.', '_' and '-'")
         self.check(at, table, _VARIANT, options=True)
@@ -258,14 +244,33 @@ class _Reader:
         times = table.get("times", before.times)
         return Variant(before.name, {**before.options, **own}, times, self.seeds(at, table, before.seeds))
 
-    def seeds(self, at: Place, table: _Table, default: tuple[int, ...]) -> tuple[int, ...]:
+    def seeds(self, at: Keys, table: _Table, default: tuple[int, ...]) -> tuple[int, ...]:
         given = table.get("seeds", default)
         seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
         if len(set(seeds)) < len(seeds):
             raise self.error((*at, "seeds"), f"seeds: {given!r} was given; each seed can be used once")
         return seeds
 
-    def among(self, variants: Mapping[str, Variant], at: Place, name: str) -> Variant:
+    def among(self, variants: Mapping[str, Variant], at: Keys, name: str) -> Variant:
         if name not in variants:
             raise self.error(at, f"{at[-1]}: unknown variant {name!r}; known are {' '.join(variants)}")
         return variants[name]
+
+
+def _line_of(at: Keys, text: str) -> int:
+    """The line where an entry begins, or else the table that it belongs to; 0 if neither is there.
+
+    Python's parser does not keep lines, so this parses more and more of them until the entry is there.
+    """
+    lines, begin = text.split("\n"), 1
+    for n in range(1, len(lines) + 1) if at else ():
+        try:
+            entry: Any = tomllib.loads("\n".join(lines[:n]))
+        except tomllib.TOMLDecodeError:  # an entry of several lines is not complete yet
+            continue
+        with suppress(KeyError, IndexError, TypeError):
+            for key in at:
+                entry = entry[key]
+            return begin
+        begin = n + 1
+    return _line_of(at[:-1], text) if at else 0

@@ -12,13 +12,52 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from transnet.runs.folder import Run
+from transnet.errors import OperationError, TransnetError
+from transnet.runs.folder import Run, RunInUse
 from transnet.study.cuda_mps import AT_ONCE, SPARE, is_served, start_service, used_and_free
 from transnet.study.plan import PlannedRun
-from transnet.study.worker import Ended, train_run
 
 ASK_EVERY = 2.0  # seconds between questions about memory
 _STOPPED, _BUSY = 3, 4  # exit statuses of a run's process
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that is not being trained any more. It is finished unless one of the following applies."""
+
+    name: str
+    error: str = ""  # why it failed
+    stopped: bool = False  # it was asked to stop, and its state is saved
+    busy: bool = False  # another process trains it
+
+
+def train_run(run: PlannedRun, at_once: int, *, wait: float = 0.0) -> Ended:
+    """Train a run, or continue it, and save its predictions if the study wants them.
+
+    Up to ``at_once`` runs share its device. If another process trains it, wait that many seconds.
+    """
+    from transnet.train.evaluate_runs import save_predictions
+    from transnet.train.interrupt import Stopped
+    from transnet.train.trainer import train
+
+    folder = Run(run.path)
+    try:
+        folder.acquire(timeout=wait)
+        try:
+            train(run.config, data=run.data, quiet=True, at_once=at_once)
+            if not run.done:
+                save_predictions(run.path, data=run.data, device=run.config.device)
+        finally:
+            folder.release()
+            if folder.finished:
+                folder.drop_state()  # it holds only the lock's file
+    except Stopped:
+        return Ended(run.name, stopped=True)
+    except RunInUse:
+        return Ended(run.name, busy=True)
+    except (TransnetError, OperationError, OSError) as error:
+        return Ended(run.name, error=str(error))
+    return Ended(run.name)
 
 
 @dataclass(frozen=True)
@@ -46,12 +85,13 @@ class LocalProcesses:
 
     def __init__(self, out: str | Path, *, device: str = "auto", jobs: int | None = None) -> None:
         self.logs = Path(out) / "logs"
-        self.gpus = gpus_for(device)
-        self.service = start_service() if self.gpus and jobs != 1 else None
+        gpus = gpus_for(device)
+        self.service = start_service() if gpus and jobs != 1 else None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        on_gpu = jobs or (AT_ONCE if self.service or is_served() else 1)
-        self.places = len(self.gpus) * on_gpu if self.gpus else jobs or cores
-        self.asks_for_memory = bool(self.gpus) and jobs is None
+        # The GPU of each place for a run; empty on the CPU. Every GPU gets one run before any gets a second.
+        self.gpus = gpus * (jobs or (AT_ONCE if self.service or is_served() else 1)) or [""] * (jobs or cores)
+        self.places = len(self.gpus)
+        self.asks_for_memory = bool(gpus) and jobs is None
         # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
         self.threads = max(cores // self.places, 1)
         start_server()
@@ -65,12 +105,13 @@ class LocalProcesses:
             return False
         self.logs.mkdir(parents=True, exist_ok=True)
         environment = {"OMP_NUM_THREADS": str(self.threads), **(self.service.environment if self.service else {})}
-        if len(self.gpus) > 1:
-            environment["CUDA_VISIBLE_DEVICES"] = self._gpu(place)
-        given = run
-        if self.gpus and run.config.device == "auto":  # if the GPU cannot be used, the run must not use the CPU instead
+        gpu, given = self.gpus[place], run
+        if len(set(self.gpus)) > 1:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        if gpu and run.config.device == "auto":  # if the GPU cannot be used, the run must not use the CPU instead
             given = replace(run, config=replace(run.config, device="cuda"))
-        arguments = (given, self._log(run.name), environment, self.threads, self.places // max(len(self.gpus), 1))
+        log = self.logs / f"{run.name}.log"
+        arguments = (given, log, environment, self.threads, self.gpus.count(gpu))
         begun = time.time()
         process = multiprocessing.get_context("forkserver").Process(target=_run_process, args=arguments)
         process.start()
@@ -79,12 +120,10 @@ class LocalProcesses:
 
     def ended(self) -> list[Ended]:
         """The runs whose processes have ended since the last call."""
-        found = []
-        for name, running in list(self.running.items()):
-            status = running.process.exitcode
-            if status is not None:
-                del self.running[name]
-                found.append(self._ended(name, status))
+        statuses = [(name, running.process.exitcode) for name, running in self.running.items()]
+        found = [self._ended(name, status) for name, status in statuses if status is not None]
+        for end in found:
+            del self.running[end.name]
         return found
 
     def stop(self) -> None:
@@ -105,34 +144,24 @@ class LocalProcesses:
         self.running.clear()
         if self.service:
             self.service.close()
-            self.service = None
-
-    def _gpu(self, place: int) -> str:
-        return self.gpus[place % len(self.gpus)]
 
     def _free_place(self, run: PlannedRun) -> int | None:
-        """The first free place that has room for the run. Every GPU gets one run before any gets a second."""
-        free = sorted(set(range(self.places)) - {running.place for running in self.running.values()})
-        return next((place for place in free if self._fits(run, place)), None)
+        taken = {running.place for running in self.running.values()}
+        for place, gpu in enumerate(self.gpus):
+            if place not in taken and (not self.asks_for_memory or self._has_memory(gpu, run)):
+                return place
+        return None
 
-    def _fits(self, run: PlannedRun, place: int) -> bool:
+    def _has_memory(self, gpu: str, run: PlannedRun) -> bool:
         """Whether the GPU has memory for the run, judged by what those that train there take per head."""
-        if not self.asks_for_memory:
-            return True
-        others = [other for other in self.running.values() if self._gpu(other.place) == self._gpu(place)]
+        others = [other for other in self.running.values() if self.gpus[other.place] == gpu]
         if not others:
             return True
         if not all(other.has_trained for other in others) or time.monotonic() < self._ask_at:
             return False
         self._ask_at = time.monotonic() + ASK_EVERY
-        memory = used_and_free(self._gpu(place))
-        if memory is None:
-            return False
-        used, free = memory
+        used, free = used_and_free(gpu) or (0, -1)
         return free >= SPARE * used * run.heads / sum(other.run.heads for other in others)
-
-    def _log(self, name: str) -> Path:
-        return self.logs / f"{name}.log"
 
     def _ended(self, name: str, status: int) -> Ended:
         if status == 0:
@@ -141,7 +170,7 @@ class LocalProcesses:
             return Ended(name, busy=True)
         if status in (_STOPPED, -signal.SIGTERM, -signal.SIGINT):  # the latter two before it began to train
             return Ended(name, stopped=True)
-        log = self._log(name)
+        log = self.logs / f"{name}.log"
         if status < 0:
             return Ended(name, error=f"its process was ended by {signal.Signals(-status).name}; see {log}")
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
@@ -152,11 +181,9 @@ def start_server() -> None:
     """Start the process that the runs' processes are forked from, unless there is one.
 
     It has imported everything already, which would take each run seconds. It ignores SIGTERM, because a scheduler
-    sends that to all processes of a job: the runs save and end, and the server must survive to report how they ended.
-
-    Each run's process starts with SIGINT blocked, and never ignored, until its own code handles the signal. If SIGINT
-    were not blocked, a run stopped that early would end with a traceback. If it were ignored, as under nohup, cron or
-    ``&`` in a script, the request would be lost and the run would train to its end.
+    sends that to all processes of a job, and the server must survive to report how the runs ended. A run's process
+    starts with SIGINT blocked until its own code handles it, or a run stopped that early would end with a traceback;
+    and never with SIGINT ignored, as under nohup, cron or ``&`` in a script, or the request to stop would be lost.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["transnet.train.trainer", "timm", "torchvision", "sklearn.datasets"]

@@ -49,15 +49,8 @@ class PlannedRun:
     @property
     def epochs_done(self) -> int:
         """Epochs that it has written to ``metrics.jsonl``."""
-        try:
-            return min(Run(self.path).metrics_file.read_bytes().count(b"\n"), self.config.epochs)
-        except OSError:
-            return 0
-
-    @property
-    def left(self) -> float:
-        """The fraction of its epochs that is left to do."""
-        return 1 - self.epochs_done / self.config.epochs
+        metrics = Run(self.path).metrics_file
+        return min(metrics.read_bytes().count(b"\n"), self.config.epochs) if metrics.exists() else 0
 
     @property
     def done(self) -> bool:
@@ -68,11 +61,7 @@ class PlannedRun:
 
 
 def plan_runs(study: Study, out: str | Path) -> list[PlannedRun]:
-    """The study's runs, seed by seed so that a first table is complete early, the longest of each seed first.
-
-    Raises:
-        ConfigError: if the folder holds runs of these names, or a study of this name, with other settings.
-    """
+    """The study's runs, seed by seed so that a first table is complete early, the longest of each seed first."""
     if not study.data:
         raise ConfigError(f"{study.file} names no data; give it", field="data")
     runs = []
@@ -98,9 +87,6 @@ def _check_same(what: str, before: TrainConfig, now: TrainConfig) -> None:
             f"{what} was begun with other settings: {'; '.join(found)}; give another folder, or rename the study file",
             field="out",
         )
-
-
-# ---------------------------------------------------------------------------------------- what a folder's studies are
 
 
 @dataclass(frozen=True)

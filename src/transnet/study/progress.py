@@ -11,14 +11,9 @@ from transnet.console import duration, say
 from transnet.runs.folder import Run
 from transnet.study.estimate import Estimate
 
-_DRAW_EVERY = 0.5  # seconds
-
 
 class StudyProgress:
-    """The runs that are done, running and failed, and the time left. A context manager.
-
-    ``at_once`` runs train at a time. Unless ``shown``, nothing is printed.
-    """
+    """Which runs are done, running and failed, and the time left if ``at_once`` train at a time. A context manager."""
 
     def __init__(self, estimate: Estimate, at_once: int, *, shown: bool = True) -> None:
         self.runs = {run.name: run for run in estimate.runs}
@@ -28,10 +23,8 @@ class StudyProgress:
         self.shown = shown
         self._estimate, self._at_once = estimate, at_once
         console = Console(stderr=True)
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and shown else None
-        )
-        self._drawn = 0.0
+        live = Live(console=console, get_renderable=self._draw, refresh_per_second=2, transient=True)
+        self._live = live if shown and console.is_terminal else None
 
     def __enter__(self) -> "StudyProgress":
         if self._live:
@@ -56,20 +49,15 @@ class StudyProgress:
             count = f"{len(self.done)} of {len(self.runs)}, {self._left()}"
             say(f"{name} finished in {time_taken} ({count})", shown=self.shown)
 
-    def refresh(self) -> None:
-        """Draw again, at most a few times per second."""
-        if self._live and time.monotonic() - self._drawn > _DRAW_EVERY:
-            self._drawn = time.monotonic()
-            self._live.update(self._draw(), refresh=True)
-
     def _left(self) -> str:
         runs = [run for name, run in self.runs.items() if name not in self.failed]
         seconds = self._estimate.left(runs, self._at_once)
         return "time left unknown" if seconds is None else f"about {duration(seconds)} left"
 
     def _draw(self) -> Group:
+        """The display; another thread calls this."""
         # On a cluster a run may have been submitted and still wait for a free node.
-        running = [run for name in self.started if Run((run := self.runs[name]).path).config.exists()]
+        running = [run for name in list(self.started) if Run((run := self.runs[name]).path).config.exists()]
         waiting = len(self.runs) - len(self.done) - len(self.failed) - len(running)
         failed = f"   [red]failed {len(self.failed)}[/red]" if self.failed else ""
         counts = f"[bold]done {len(self.done)}[/bold] of {len(self.runs)}   running {len(running)}   waiting {waiting}"

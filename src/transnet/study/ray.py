@@ -13,20 +13,15 @@ from typing import Any
 
 from transnet.data.catalog import NAMES
 from transnet.errors import ConfigError
+from transnet.study.local import Ended, train_run
 from transnet.study.plan import PlannedRun
-from transnet.study.worker import Ended, train_run
 
 _RETRIES = 10  # deaths of a worker or node that a run survives
 _WAIT_FOR_LOCK = 60.0  # seconds, for the process on a node that only seemed dead
 
 
 class RayCluster:
-    """The cluster at ``RAY_ADDRESS``, the one this machine is part of, or else a new one of this machine alone.
-
-    Args:
-        device: as for `transnet train`.
-        jobs: runs that share a GPU; None: one.
-    """
+    """The cluster at ``RAY_ADDRESS``, the one this machine is part of, or else a new one of this machine alone."""
 
     def __init__(self, *, device: str = "auto", jobs: int | None = None) -> None:
         try:
@@ -50,9 +45,8 @@ class RayCluster:
 
     def start(self, run: PlannedRun) -> bool:
         """Hand the run to Ray at once: it keeps the queue, and a cluster that grows needs to see all of it."""
-        data = os.path.expanduser(run.data)
-        if run.data not in NAMES and os.path.exists(data):
-            data = os.path.abspath(data)  # Ray's processes have other working directories
+        here = os.path.abspath(os.path.expanduser(run.data))  # Ray's processes have other working directories
+        data = here if run.data not in NAMES and os.path.exists(here) else run.data
         given = replace(run, config=replace(run.config, out=os.path.abspath(run.config.out)), data=data)
         self._waiting[self._task.remote(given, self._at_once)] = run.name
         return True

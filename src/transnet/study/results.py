@@ -47,11 +47,7 @@ class FinishedRun:
         return Run(self.path).model.exists()
 
     def score(self, part: str, flip: bool | None = None) -> Score:
-        """The test score of ``pruned`` or ``full``, with or without flip TTA, by default as the paper tests this run.
-
-        Raises:
-            FileError: if the run has no such score.
-        """
+        """The test score of ``pruned`` or ``full``, by default with or without flip TTA as the paper tests this run."""
         scores = self.result.test_flip if (self.uses_flip if flip is None else flip) else self.result.test
         found = {"pruned": scores.pruned, "full": scores.full}[part] if scores else None
         if found is None:
@@ -97,11 +93,7 @@ class Series:
 
 
 def read_runs(out: str | Path) -> list[Series]:
-    """All series of a study's folder that have a finished run.
-
-    Raises:
-        FileError: if there is none, or if a run's files are damaged.
-    """
+    """All series of a study's folder that have a finished run; a FileError if there is none."""
     named = [(*found, path) for path in (Path(out) / "runs").glob("*") if (found := parse_name(path.name))]
     notes = read_notes(out)
     series: dict[str, Series] = {}
@@ -128,10 +120,7 @@ def parse_name(name: str) -> tuple[str, str, int] | None:
 
 
 def comparisons(series: Series) -> Iterator[tuple[str, Difference]]:
-    """The differences that the series' study files name, in points of accuracy, each with a title.
-
-    Both networks are tested as the paper tests. The pruned networks are compared, and those with all heads.
-    """
+    """The differences that the series' study files name, in points of accuracy as the paper tests, with titles."""
     for pair in series.compare:
         a, b = series.of(pair.a), series.of(pair.b)
         if a and b:

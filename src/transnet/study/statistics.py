@@ -31,17 +31,12 @@ class Difference(NamedTuple):
         """Whether the difference is significant: its interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
-    @property
-    def all_alike(self) -> bool:
-        """Whether there is no interval because the values of each side are equal."""
-        return self.low is None and min(self.n) > 1
-
     def __str__(self) -> str:
         """In points, with its interval and n."""
         n = "n = " + " and ".join(map(str, dict.fromkeys(self.n)))
         mean = as_text(self.mean, "+.2f")
         if self.low is None or self.high is None:
-            why = ": the runs of each side are equal" if self.all_alike else ""
+            why = ": the runs of each side are equal" if min(self.n) > 1 else ""
             return f"{mean} points, no interval{why} ({n})"
         unsure = "" if self.certain else ", not significant"
         return f"{mean} points, 95 % interval {as_text(self.low, '+.2f')} to {as_text(self.high, '+.2f')}{unsure} ({n})"

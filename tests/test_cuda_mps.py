@@ -1,6 +1,6 @@
 """Runs that share a GPU: NVIDIA's service begins and ends with a study, and a second run waits for memory.
 
-The control program is stood in for by a script that notes what it is told; `gpu` tests take the real one.
+A script that notes its input replaces the control program, except in `gpu` tests.
 """
 
 import os
@@ -113,7 +113,7 @@ class OnGpus(LocalProcesses):
         return True
 
     def train_an_epoch(self) -> None:
-        """As if every run had."""
+        """Make it look as if every run had finished an epoch."""
         for running in self.running.values():
             metrics = Run(running.run.config.out).metrics_file
             metrics.write_text("{}\n")
@@ -122,7 +122,7 @@ class OnGpus(LocalProcesses):
 
 @pytest.fixture
 def two_gpus(control: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, float] | None]:
-    """What their memory is said to be."""
+    """The memory that the GPUs report."""
     memory: dict[str, tuple[float, float] | None] = {"0": (30, 70), "1": (30, 70)}
     monkeypatch.setattr(local, "gpus_for", lambda device: ["0", "1"])
     monkeypatch.setattr(local, "used_and_free", memory.get)
@@ -169,7 +169,7 @@ def test_one_at_once_needs_no_service(two_gpus: object, control: Path, tmp_path:
     assert not control.exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU that is there can be had")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_an_unusable_gpu_is_an_error_and_does_not_mean_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "gpus_for", lambda device: ["0"])  # as if this process had seen one
     runs = plan_runs(small_study(device="auto"), tmp_path)[-1:]

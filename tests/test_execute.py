@@ -74,10 +74,10 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, capsys: pyte
     (tmp_path / "runs" / "digits-fast-t3-s0").write_text("in the way")
     words = "reproduce invariance --data digits --seeds 1 --epochs 1 --train-fraction 0.1 --device cpu"
     assert main([*words.split(), "--out", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert "digits-fast-t3-s0 failed" in said.err
-    assert f"{tmp_path / 'runs' / 'digits-fast-t3-s0'} cannot be written" in said.err
-    assert said.out.strip() == str(tmp_path / "report.html")
+    output = capsys.readouterr()
+    assert "digits-fast-t3-s0 failed" in output.err
+    assert f"{tmp_path / 'runs' / 'digits-fast-t3-s0'} cannot be written" in output.err
+    assert output.out.strip() == str(tmp_path / "report.html")
     for kind in ("base", "t2", "t4"):
         assert Run(tmp_path / "runs" / f"digits-fast-{kind}-s0").finished
     assert "digits-fast-t3-s0" in (tmp_path / "report.html").read_text()
@@ -197,10 +197,10 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     study = begin(tmp_path, "--epochs", "6")
     wait_for(lambda: any(lines(path) for path in (tmp_path / "runs").glob("*")))
     study.send_signal(signal.SIGINT)
-    _, said = study.communicate(timeout=60)
+    _, output = study.communicate(timeout=60)
     assert study.returncode == 1
-    assert b"The same command continues from here" in said
-    assert b"Traceback" not in said
+    assert b"The same command continues from here" in output
+    assert b"Traceback" not in output
     assert not workers(tmp_path)
     begun = {path: lines(path) for path in (tmp_path / "runs").glob("*") if not Run(path).finished}
     assert begun
@@ -214,9 +214,9 @@ def test_a_run_that_is_stopped_before_it_trains_has_not_failed(tmp_path: Path, s
     study = begin(tmp_path, "--epochs", "6", sigint=sigint)
     wait_for(lambda: any((tmp_path / "logs").glob("*.log")))
     study.send_signal(signal.SIGINT)
-    _, said = study.communicate(timeout=60)
+    _, output = study.communicate(timeout=60)
     assert study.returncode == 1
-    assert b"failed" not in said
+    assert b"failed" not in output
     assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
 
 
@@ -267,10 +267,10 @@ def test_a_scheduler_that_signals_all_processes_stops_a_study_as_ctrl_c_does(tmp
     for process in own:
         os.kill(process, signal.SIGTERM)
     os.killpg(study.pid, signal.SIGTERM)
-    _, said = study.communicate(timeout=60)
+    _, output = study.communicate(timeout=60)
     assert study.returncode == 1
-    assert b"The same command continues from here" in said
-    assert b"failed" not in said
+    assert b"The same command continues from here" in output
+    assert b"failed" not in output
     assert not workers(tmp_path)
     assert json.loads((tmp_path / "study.json").read_text())["groups"]["digits-fast"]["failed"] == []
     for path in (tmp_path / "runs").glob("*"):

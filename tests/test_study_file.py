@@ -1,4 +1,4 @@
-"""Study files: what they can say, and that every mistake is named with its file, line and key."""
+"""Study files: their entries, and errors that name the file, the line and the key of a mistake."""
 
 from pathlib import Path
 
@@ -92,6 +92,9 @@ def test_every_built_in_study_can_be_planned(name: str, tmp_path: Path) -> None:
         ("lr = 0.05", "lr = [0.1, 0.2]", 7, "lr"),
         ("lr = 0.05", 'recipe = "quick"', 7, "recipe"),
         ("lr = 0.05", 'data = "cifar10"', 7, "'data'"),
+        ("lr = 0.05", 'transforms = "r7"', 7, "r7"),
+        ("lr = 0.05", 'milestones = "x"', 7, "milestones"),
+        ("seeds = [7, 9]", "seeds = [\n7,\n7]", 12, "seeds"),
         ('transforms = "r0"', 'transforms = "r7"', 10, "r7"),
         ('transforms = "r0"', "transform = 'r0'", 10, "'transform'"),
         ("times = 2", "times = 0", 11, "times"),

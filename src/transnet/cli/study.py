@@ -53,11 +53,11 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError("a queue's files have their own; leave it out", field=name)
     studies = [(one, str(Path(options.out) / out)) for one, out in study.queue or ((study, ""),)]
     studies = [(one.changed(data=options.data, seeds=options.seeds), out) for one, out in studies]
+    budget = Budget(read_duration(options.budget)) if options.budget is not None else None
     if options.dry_run:
         for one, out in studies:
             _list_runs(one, out, options.on)
         return 0
-    budget = Budget(read_duration(options.budget)) if options.budget is not None else None
     return carry_out(studies, on=options.on, budget=budget)
 
 

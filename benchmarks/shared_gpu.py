@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from measuring import options, write
-from transnet.data.augment import plan
+from transnet.data.augment import plan_epoch
 from transnet.runs.config import TrainConfig
 from transnet.study.cuda_mps import CONTROL, Service
 from transnet.train.device import determinism, find_device
@@ -51,7 +51,7 @@ def work(args, batch, pipe):
 def passes_per_second(trainer, seconds, at_once=5):
     """Run full steps, and check the clock every few of them."""
     feed, done = trainer.setup.feed, 0
-    drawn = plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True)
+    drawn = plan_epoch(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True)
     start = time.perf_counter()
     while True:
         trainer.step.start(drawn, 0, 0)

@@ -25,7 +25,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from measuring import options, write
 from transnet import TransNet, backbones, d4
 from transnet.data import open_data
-from transnet.data.augment import plan
+from transnet.data.augment import plan_epoch
 from transnet.runs.config import TrainConfig
 from transnet.train.device import determinism
 from transnet.train.setup import Launch, prepare
@@ -123,7 +123,7 @@ def bare_seconds(trainer):
     if not step.capture or feed.steps < 2:
         return None
     graph = step.graphs[feed.size(0)]
-    step.start(plan(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True), 0, 0)
+    step.start(plan_epoch(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True), 0, 0)
     wait()
     start = time.perf_counter()
     for _ in range(feed.steps - 1):

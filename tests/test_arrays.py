@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from transnet.data import open_data
+from transnet.data.pixels import Geometry
 from transnet.errors import DataError
 
 
@@ -26,7 +27,7 @@ def test_x_and_y_are_split(tmp_path: Path) -> None:
     data = open_data(saved(tmp_path, x=images(), y=LABELS, classes=np.array(["cat", "dog"])))
     assert (data.name, data.classes) == ("toy", ("cat", "dog"))
     assert (len(data.train), len(data.test), data.val) == (16, 4, None)
-    assert data.image_size == data.stored_size == 16
+    assert data.geometry == Geometry.square(16, pad=2)
 
 
 def test_given_splits_are_kept(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_whole_numbers_of_other_types_are_read(tmp_path: Path) -> None:
         ({"x": images(), "y": LABELS[:19]}, "20 images in x, but 19 labels in y"),
         ({"x": images().transpose(0, 3, 1, 2), "y": LABELS}, r"transpose\(0, 2, 3, 1\)"),
         ({"x": images()[0, 0], "y": LABELS}, "images are"),
-        ({"x": images() / 255.0, "y": LABELS}, "multiply by 255"),
+        ({"x": images() / 255.0, "y": LABELS}, "values from 0.0 to 1.0; pixels are in 0…255"),
         ({"x": images() * 2.0, "y": LABELS}, "pixels are in 0…255"),
         ({"x": images() - 1.0, "y": LABELS}, "values from -1.0"),
         ({"x": np.where(images() == 0, np.nan, 7.0), "y": LABELS}, "pixels are in 0…255"),
@@ -78,10 +79,10 @@ def test_whole_numbers_of_other_types_are_read(tmp_path: Path) -> None:
         ({"x": images(), "y": LABELS * 10**10 + 7}, "label 10000000007 is out of range; 20 images"),
         ({"x": images(), "y": LABELS * 20}, "label 20 is out of range"),
         ({"x": images(), "y": LABELS, "classes": np.array(["cat"])}, "label 1 is out of range; 1 classes"),
-        ({"x": images(), "y": LABELS * 1.0}, "whole numbers"),
-        ({"x": images(), "y": np.eye(20)}, r"labels are one number for each image"),
+        ({"x": images(), "y": LABELS * 1.0}, "labels are whole numbers"),
+        ({"x": images(), "y": np.eye(20)}, "whole numbers from 0, one per image"),
         ({"x": images(), "y": LABELS * 0}, "only one class"),
-        ({"x": images(), "y": LABELS * 2}, "no training images, among them '1'"),
+        ({"x": images(), "y": LABELS * 2}, "no training images for 1 of 3 classes, among them '1'"),
         ({"x": images(), "y": LABELS, "classes": np.array([1, 2])}, "not a list of strings"),
         ({"x": np.array([object()], dtype=object), "y": LABELS}, "pickled objects"),
         ({"x": images().astype(str), "y": LABELS}, "pixels are numbers"),
@@ -106,5 +107,5 @@ def test_npy_called_npz_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "toy.npz"
     with open(path, "wb") as file:
         np.save(file, images())
-    with pytest.raises(DataError, match="one array"):
+    with pytest.raises(DataError, match="not a complete"):
         open_data(str(path))

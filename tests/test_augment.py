@@ -7,7 +7,7 @@ from torch import Tensor
 
 from small_runs import plain
 from transnet import TransNet, heads_loss
-from transnet.data.augment import CUTMIX, MIXUP, Plan, View, mix, plan, seed_for
+from transnet.data.augment import CUTMIX, MIXUP, Plan, View, mix, plan_epoch, seed_for
 from transnet.data.pixels import Geometry
 from transnet.model import TransNet as Model
 
@@ -23,7 +23,7 @@ def stored(n: int = 12, size: int = 8) -> Tensor:
 
 
 def drawn(seed: int = 0, epoch: int = 0, **options: object) -> Plan:
-    return plan(200, **{"seed": seed, "epoch": epoch, "batches": 7, "flip": True, **options})  # type: ignore[arg-type]
+    return plan_epoch(200, **{"seed": seed, "epoch": epoch, "batches": 7, "flip": True, **options})  # type: ignore[arg-type]
 
 
 def same(a: Plan, b: Plan) -> list[bool]:
@@ -60,7 +60,7 @@ def test_order_augmentation_and_mixing_come_from_seeds_of_their_own() -> None:
 
 
 def test_half_of_the_images_are_flipped_and_crops_fill_the_range() -> None:
-    big = plan(20_000, seed=0, epoch=0, batches=1, flip=True)
+    big = plan_epoch(20_000, seed=0, epoch=0, batches=1, flip=True)
     assert abs(big.flip.float().mean() - 0.5) < 0.02
     assert big.crop.min() >= 0
     assert big.crop.max() < 1
@@ -108,7 +108,7 @@ def test_every_crop_position_is_reached_and_equally_often() -> None:
     # Each pixel's first channel is its row times eight plus its column: the crop's corner can be read off.
     image = torch.arange(64, dtype=torch.uint8).view(1, 8, 8, 1).expand(1, 8, 8, 3)
     n = 8000
-    crop = plan(n, seed=0, epoch=0, batches=1, flip=False).crop
+    crop = plan_epoch(n, seed=0, epoch=0, batches=1, flip=False).crop
     x = view(size=5).train(image, torch.zeros(n, dtype=torch.long), crop, torch.zeros(n, dtype=torch.bool))
     corner = ((x[:, 0, 0, 0] * STD[0] + MEAN[0]) * 255).round().long()
     counts = torch.bincount(corner, minlength=64).view(8, 8)
@@ -166,7 +166,7 @@ def test_cutmix_targets_are_the_shares_of_pixels() -> None:
     n, classes = 6, 6
     x = torch.arange(n).float().view(n, 1, 1, 1).expand(n, 3, 8, 8)  # an image's pixels are its number
     shares = []
-    for row in plan(10, seed=0, epoch=0, batches=50, flip=False, cutmix=1.0).mix:
+    for row in plan_epoch(10, seed=0, epoch=0, batches=50, flip=False, cutmix=1.0).mix:
         assert row[0] == CUTMIX
         mixed, target = mix(x, torch.arange(n), row, classes)
         for i in range(n):
@@ -182,7 +182,7 @@ def test_cutmix_targets_are_the_shares_of_pixels() -> None:
 
 
 def test_with_both_each_batch_takes_one() -> None:
-    kinds = plan(10, seed=0, epoch=0, batches=100, flip=False, mixup=0.2, cutmix=1.0).mix[:, 0]
+    kinds = plan_epoch(10, seed=0, epoch=0, batches=100, flip=False, mixup=0.2, cutmix=1.0).mix[:, 0]
     assert set(kinds.tolist()) == {MIXUP, CUTMIX}
     assert 30 < (kinds == MIXUP).sum() < 70
 

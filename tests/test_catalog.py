@@ -15,7 +15,7 @@ import torchvision.datasets
 
 from data_files import class_folder, noise
 from transnet.data import open_data
-from transnet.data.catalog import DATASETS, needs_download, wordnet_names
+from transnet.data.catalog import DATASETS, needs_download, wordnet_classes
 from transnet.data.pixels import Geometry
 from transnet.errors import DataError
 
@@ -164,7 +164,7 @@ def test_unpacked_imagenette(root: Path, name: str, folder: str, geometry: Geome
 
 
 def test_imagenet200_is_a_part_of_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = wordnet_names("imagenet200")
+    words = wordnet_classes("imagenet200")
     assert len(words) == len(set(words.values())) == 200
     class_folder(tmp_path / "train", (*words, "n01440764"), n=1)
     class_folder(tmp_path / "val", (*words, "n01440764"), n=1, seed=500)

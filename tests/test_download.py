@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from transnet.data.download import extract, fetch, fetch_folder
+from transnet.data.download import fetch, fetch_folder
 from transnet.errors import DataError
 
 CONTENT = b"pixels" * 1000
@@ -73,39 +73,42 @@ def test_failed_download_names_the_file_and_its_folder(server: str, tmp_path: Pa
     assert left_in(tmp_path / "data") == set()
 
 
-def archive(path: Path, names: dict[str, bytes]) -> Path:
+def archive(path: Path, names: dict[str, bytes]) -> tuple[str]:
+    """Write an archive and return its md5."""
     with tarfile.open(path, "w:gz") as tar:
         for name, data in names.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    return path
+    return (hashlib.md5(path.read_bytes()).hexdigest(),)
+
+
+def unpack(folder: Path, md5: tuple[str]) -> Path:
+    return fetch_folder("http://127.0.0.1:9/a.tgz", md5, "pets", folder, progress=False)
 
 
 def test_archive_is_unpacked_once(tmp_path: Path) -> None:
-    tar = archive(tmp_path / "a.tgz", {"pets/cat/0.png": b"0"})
-    md5 = (hashlib.md5(tar.read_bytes()).hexdigest(),)
+    md5 = archive(tmp_path / "a.tgz", {"pets/cat/0.png": b"0"})
     for _ in range(2):
-        folder = fetch_folder("http://127.0.0.1:9/a.tgz", md5, "pets", tmp_path, progress=False)
-        assert (folder / "cat" / "0.png").read_bytes() == b"0"
+        assert (unpack(tmp_path, md5) / "cat" / "0.png").read_bytes() == b"0"
         assert left_in(tmp_path) - {"a.tgz"} == {"pets"}
-        tar.unlink(missing_ok=True)
+        (tmp_path / "a.tgz").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("names", [{"other/x": b""}, {"pets/../../outside": b"", "pets/x": b""}])
 def test_wrong_archive_leaves_nothing(tmp_path: Path, names: dict[str, bytes]) -> None:
     (tmp_path / "in").mkdir()
-    tar = archive(tmp_path / "a.tgz", names)
+    md5 = archive(tmp_path / "in" / "a.tgz", names)
     with pytest.raises(DataError, match=r"a\.tgz"):
-        extract(tar, "pets", tmp_path / "in")
-    assert left_in(tmp_path / "in") == set()
+        unpack(tmp_path / "in", md5)
+    assert left_in(tmp_path / "in") == {"a.tgz"}
     assert not (tmp_path / "outside").exists()
 
 
 def test_truncated_archive_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    tar = archive(tmp_path / "a.tgz", {f"pets/{i}": bytes(range(256)) * 40 for i in range(20)})
-    tar.write_bytes(tar.read_bytes()[:-40])
+    path = tmp_path / "a.tgz"
+    archive(path, {f"pets/{i}": bytes(range(256)) * 40 for i in range(20)})
+    path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(DataError, match="cannot be unpacked"):
-        extract(tar, "pets", tmp_path / "in")
-    assert left_in(tmp_path / "in") == set()
+        unpack(tmp_path, (hashlib.md5(path.read_bytes()).hexdigest(),))
+    assert left_in(tmp_path) == {"a.tgz"}

@@ -43,7 +43,7 @@ def test_kinds_of_photographs_that_pillow_cannot_read_are_named(tmp_path: Path, 
     root = class_folder(tmp_path / "pets", n=2)
     for i in range(3):
         (root / "dog" / f"{i}.{ending}").write_bytes(b"a photograph")
-    with pytest.raises(DataError, match=rf"dog/0\.{ending}: images of this kind cannot be read, 3 in class 'dog'"):
+    with pytest.raises(DataError, match=rf"dog/0\.{ending}: images of this kind cannot be read \(3 in this class"):
         read_folder(root)
 
 
@@ -94,33 +94,27 @@ def refused(root: Path, match: str) -> None:
 def test_classes_that_differ_are_refused(tmp_path: Path) -> None:
     class_folder(tmp_path / "train", ("cat", "dog"), n=2)
     class_folder(tmp_path / "val", ("cat", "cow"), n=2)
-    refused(tmp_path, "missing, among them 'dog', and 'cow' is there, which is not in the training set; every class")
+    refused(tmp_path, "1 of 2 classes are missing, among them 'dog', and class 'cow' is not in the training set")
     (tmp_path / "val" / "cow").rename(tmp_path / "val" / ".cow")
-    refused(tmp_path, "1 of 2 classes are missing, among them 'dog'; every class needs a folder of its name in val/")
-    (tmp_path / "val" / ".cow").rename(tmp_path / "val" / "cow")
-    class_folder(tmp_path / "val" / "more", ("x",), n=2)
-    (tmp_path / "val" / "cow").rename(tmp_path / "val" / "dog")
-    refused(tmp_path, "'more' is not in the training set")
+    refused(tmp_path, "val: 1 of 2 classes are missing, among them 'dog'; every split")
+    (tmp_path / "val" / ".cow").rename(tmp_path / "val" / "dog")
+    class_folder(tmp_path / "val", ("more",), n=2)
+    refused(tmp_path, "val: class 'more' is not in the training set")
 
 
 def test_empty_class_is_refused(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", n=2)
     (root / "emu").mkdir()
+    (root / "emu" / "readme.txt").write_text("none")
     refused(root, "emu: no images in this class")
 
 
 def test_one_class_is_refused(tmp_path: Path) -> None:
-    refused(
-        class_folder(tmp_path / "pets", ("cat",), n=4), "only one class, 'cat'; a classifier needs two; expected is"
-    )
+    refused(class_folder(tmp_path / "pets", ("cat",), n=4), "only one class, 'cat'.* one folder for each class")
 
 
-def test_no_images_at_all_is_refused(tmp_path: Path) -> None:
+def test_folder_without_class_folders_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "no class folders")
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "dog").mkdir()
-    (tmp_path / "dog" / "readme.txt").write_text("none")
-    refused(tmp_path, "no images found")
 
 
 @pytest.mark.parametrize("folders", [("test", "val"), ("Test",), ("val", "valid")])

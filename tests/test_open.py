@@ -186,7 +186,7 @@ def test_reason_is_given_each_time(tmp_path: Path) -> None:
     root, _ = damaged(tmp_path)
     (root / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     for _ in range(2):
-        with pytest.raises(DataError, match=r"2 of 22 .*/gone\.png: cannot be read \(No such file"):
+        with pytest.raises(DataError, match=r"2 of 22 .*/gone\.png: cannot be read \(.*No such file"):
             open_data(str(root))
     (root / "cat" / "gone.png").unlink()
     for _ in range(2):
@@ -198,7 +198,7 @@ def test_class_that_skipping_empties_is_refused(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "pets", ("cat", "dog", "emu"), n=2)
     for path in root.glob("emu/*"):
         path.write_bytes(b"")
-    with pytest.raises(DataError, match="1 class has no training images, among them 'emu'"):
+    with pytest.raises(DataError, match="no training images for 1 of 3 classes, among them 'emu'"):
         open_data(str(root), on_bad_image="skip")
 
 
@@ -216,7 +216,7 @@ def test_a_folder_without_read_permission_is_named_and_not_left_out(tmp_path: Pa
     locked = class_folder(root / "cat" / "more") / "cat"
     locked.chmod(0)
     try:
-        with pytest.raises(DataError, match=r"more/cat: cannot be read \(Permission denied\)"):
+        with pytest.raises(DataError, match=r"more/cat: cannot be read \(.*Permission denied"):
             open_data(str(root))
     finally:
         locked.chmod(0o700)

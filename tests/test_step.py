@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from small_runs import plain
 from transnet import TransNet
 from transnet.backbones import create
-from transnet.data.augment import View, mix, plan
+from transnet.data.augment import View, mix, plan_epoch
 from transnet.data.pixels import Geometry
 from transnet.runs.config import TrainConfig
 from transnet.train.device import autocast_for
@@ -57,7 +57,7 @@ def settings(**changes: Any) -> TrainConfig:
 
 
 def drawn(images: Feed, epoch: int, *, seed: int = 0, **options: float) -> Any:
-    return plan(len(images.labels), seed=seed, epoch=epoch, batches=images.steps, flip=True, **options)
+    return plan_epoch(len(images.labels), seed=seed, epoch=epoch, batches=images.steps, flip=True, **options)
 
 
 def run_epochs(step: Step, epochs: int, **options: float) -> None:
@@ -139,7 +139,7 @@ def test_every_image_is_seen_once_an_epoch(batch: int) -> None:
     images = Feed(IMAGES, LABELS, View.create(Geometry.square(8), mean=(0.0,), std=(1.0,), device=CPU), batch,
                   World(), CPU)  # fmt: skip
     step = stepper(net, images, settings(), torch.full((images.steps,), 0.01))
-    step.start(plan(N, seed=0, epoch=0, batches=images.steps, flip=False), 0, 0)
+    step.start(plan_epoch(N, seed=0, epoch=0, batches=images.steps, flip=False), 0, 0)
     for k in range(images.steps):
         step(k, 0)
     seen = (torch.cat(net.backbone.seen) * 255).round().to(torch.uint8).flatten(1)

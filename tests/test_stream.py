@@ -11,7 +11,7 @@ import torch
 
 from data_files import class_folder, encoded, noise
 from transnet.data import Split, open_data
-from transnet.data.augment import View, plan
+from transnet.data.augment import View, plan_epoch
 from transnet.data.pixels import Geometry
 from transnet.data.stream import stream
 from transnet.errors import DataError
@@ -53,7 +53,7 @@ def test_centre_crops_are_the_resident_images(split: Split) -> None:
 @pytest.mark.parametrize("stored", [16, 17, 25])
 def test_crops_are_those_of_the_resident_images(split: Split, stored: int) -> None:
     view = View.create(Geometry.square(14, stored=stored), mean=(0, 0, 0), std=(1, 1, 1))
-    drawn = plan(len(split), seed=3, epoch=0, batches=1, flip=False)
+    drawn = plan_epoch(len(split), seed=3, epoch=0, batches=1, flip=False)
     expected = view.train(split.resident(view.geometry.stored), drawn.order, drawn.crop, drawn.flip)
     for crops, resident in (
         (drawn.crop, expected),

@@ -1,6 +1,5 @@
 """Datasets whose pixels fit in memory, such as ``.npz`` files."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def read_npz(path: Path) -> Source:
     Without ``classes`` (an array of strings) the classes are called by their numbers. Pixels are uint8, or other
     numbers in 0…255. Pickled objects are never read.
     """
-    arrays = _load(path)
+    arrays = _read(path)
     pairs = {split: pair for split in ("train", "val", "test") if (pair := _pair(path, arrays, split)) is not None}
     whole = [pair for pair in (("x", "y"), ("X", "y"), ("images", "labels")) if set(pair) <= set(arrays)]
     if not pairs and whole:
@@ -58,21 +57,14 @@ def read_npz(path: Path) -> Source:
     return source_of_arrays(str(path), images, labels, None if names is None else tuple(names.astype(np.str_).tolist()))
 
 
-def _load(path: Path) -> dict[str, Array]:
+def _read(path: Path) -> dict[str, Array]:
     try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise DataError(f"{path}: one array, not an .npz; {_LAYOUT}")
-        with file:
+        with np.load(path, allow_pickle=False) as file:
             return dict(file)
-    except DataError:
-        raise
-    except (OSError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError) as error:
-        raise DataError(f"{path}: not a complete .npz ({error}); save it with numpy.savez") from error
-    except Exception as error:  # zlib and numpy's parser of headers raise further kinds
-        pickled = "pickle" in str(error)
-        why = "holds pickled objects, which may run code and are not read" if pickled else f"is damaged ({error})"
-        raise DataError(f"{path}: {why}; save plain arrays of numbers and strings with numpy.savez") from error
+    except Exception as error:  # numpy, zipfile and zlib raise nearly any exception for a damaged file
+        pickled = "holds pickled objects, which may run code and are not read"
+        why = pickled if "pickle" in str(error) else f"not a complete .npz ({error})"
+        raise DataError(f"{path}: {why}; save plain arrays with numpy.savez") from error
 
 
 def _pair(path: Path, arrays: dict[str, Array], split: str) -> tuple[str, str] | None:
@@ -88,25 +80,22 @@ def _pair(path: Path, arrays: dict[str, Array], split: str) -> tuple[str, str] |
 def _images(source: str, values: Array) -> Pixels:
     images = values[..., None] if values.ndim == 3 else values
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
-        channels_first = values.ndim == 4 and values.shape[1] in (1, 3)
-        hint = "; transpose(0, 2, 3, 1) puts the channels last" if channels_first else ""
-        raise DataError(f"{source} has shape {values.shape}; images are (N, H, W), (N, H, W, 1) or (N, H, W, 3){hint}")
+        raise DataError(
+            f"{source} has shape {values.shape}; images are (N, H, W), (N, H, W, 1) or (N, H, W, 3);"
+            " if the channels come first, use transpose(0, 2, 3, 1)"
+        )
     if images.dtype == np.uint8:
         return np.ascontiguousarray(images)
     if images.dtype.kind not in "uif":
         raise DataError(f"{source} has type {images.dtype}; pixels are numbers, best uint8")
     low, high = images.min(), images.max()
-    if not (low >= 0 and high <= 255):  # also if one is not a number
+    if not (low >= 0 and high <= 255) or (images.dtype.kind == "f" and high <= 1):  # also if one is not a number
         raise DataError(f"{source} has values from {low} to {high}; pixels are in 0…255: scale them and save uint8")
-    if images.dtype.kind == "f" and high <= 1:
-        raise DataError(f"{source} has values in 0…1; pixels are in 0…255: multiply by 255, round and save uint8")
     return np.rint(images).astype(np.uint8)
 
 
 def _labels(source: str, values: Array) -> Rows:
     labels = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    if labels.ndim != 1:
-        raise DataError(f"{source} has shape {values.shape}; labels are one number for each image, (N,)")
-    if labels.dtype.kind not in "ui":
-        raise DataError(f"{source} has type {values.dtype}; labels are whole numbers from 0")
+    if labels.ndim != 1 or labels.dtype.kind not in "ui":
+        raise DataError(f"{source} is {values.dtype} {values.shape}; labels are whole numbers from 0, one per image")
     return labels.astype(np.int64)

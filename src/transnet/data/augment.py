@@ -1,11 +1,8 @@
 """Random crops, flips and mixing: drawn on the CPU for a whole epoch, applied on the device inside the step.
 
-An epoch's randomness is a `Plan`, which depends only on (seed, epoch). So resuming a run needs no saved random state,
-and the plan is the same on every device and for every number of processes. Only the pairs that mixing forms depend on
-that number, since each process mixes its own share of a batch.
-
-The device applies it by index arithmetic: crop, flip and padding determine which stored pixel each pixel of the batch
-comes from, so that gathering, cropping, flipping and normalising compile to one kernel.
+An epoch's randomness is a `Plan`, which depends only on (seed, epoch), so resuming a run needs no saved random state.
+The device applies it by index arithmetic, so that gathering, cropping, flipping and normalising compile to one kernel.
+With several processes, each mixes its own share of a batch.
 """
 
 import hashlib
@@ -39,11 +36,12 @@ class Plan:
     mix: Tensor
 
 
-def plan(n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: float = 0.0, cutmix: float = 0.0) -> Plan:
-    """Draw an epoch of ``n`` images in ``batches`` batches, for a run's seed.
+def plan_epoch(
+    n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: float = 0.0, cutmix: float = 0.0
+) -> Plan:
+    """Draw an epoch of ``n`` images for a run's seed; ``flip`` flips half of them left-right.
 
-    ``flip`` flips half of the images left-right. ``mixup`` and ``cutmix`` are the α of the Beta distributions, 0 for
-    none; with both, each batch uses one of them, at random.
+    ``mixup`` and ``cutmix`` are the α of the Beta distributions, 0 for none; with both, each batch uses one of them.
     """
     order = torch.Generator().manual_seed(seed_for(seed, "order", epoch))
     random = torch.Generator().manual_seed(seed_for(seed, "augment", epoch))
@@ -113,10 +111,7 @@ class View:
 
 
 def mix(x: Tensor, y: Tensor, settings: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mix normalised images (B, C, H, W) and their class indices with the batch's neighbours.
-
-    ``settings`` is one row of ``Plan.mix`` on the device. Returns images and class probabilities.
-    """
+    """Mix images (B, C, H, W) with their neighbours in the batch, by a row of ``Plan.mix``; y becomes probabilities."""
     kind, own, top, left, height, width = settings.unbind()
     h, w = x.shape[-2:]
     rows, columns = torch.arange(h, device=x.device), torch.arange(w, device=x.device)

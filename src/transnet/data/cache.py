@@ -1,16 +1,15 @@
-"""Arrays that take long to compute, kept in the user's cache folder.
+"""Arrays that take long to compute, kept in the user's cache folder, which may be deleted at any time.
 
-The folder is ``TRANSNET_CACHE``, or ``~/.cache/transnet/decoded``; it may be deleted at any time. An entry is an
-``.npy`` file, so that it can be mapped into memory, followed by the sha256 of its data. An entry that is incomplete or
-damaged is computed again. A second process that needs the same entry waits for the first.
+An entry is an ``.npy`` file, so that it can be mapped into memory, followed by the sha256 of its data. An entry that is
+incomplete or damaged is computed again. A second process that needs the same entry waits for the first.
 """
 
 import errno
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,21 @@ import numpy.typing as npt
 from transnet.errors import DataError
 
 Array = npt.NDArray[Any]
-_BLOCK = 1 << 26
 _log = logging.getLogger("transnet.data")
 
 
 def cache_folder() -> Path:
-    """The folder of the entries."""
+    """The folder of the entries: ``TRANSNET_CACHE``, or ``~/.cache/transnet/decoded``."""
     return Path(os.environ.get("TRANSNET_CACHE") or "~/.cache/transnet/decoded").expanduser()
 
 
 def cached(
     key: str, shape: tuple[int, ...], dtype: npt.DTypeLike, fill: Callable[[Path], None], *, replace: bool = False
 ) -> Array:
-    """The entry of that key; ``fill`` computes it if there is none, or in any case with ``replace``.
+    """The entry of that key, mapped from its file; writing to the array does not change the file.
 
-    ``key`` is a hash of all that the contents depend on. ``fill`` writes all values into the ``.npy`` file at the path
-    that it gets (``numpy.load(path, "r+")``), with any number of processes. The array is mapped from the file; writing
-    to it changes only this process's copy.
-
-    Raises:
-        DataError: if the folder cannot be written or has too little room.
+    ``fill`` writes all values into the ``.npy`` file at the path that it gets. It is called if there is no entry, or in
+    any case with ``replace``.
     """
     from filelock import FileLock
 
@@ -55,7 +49,7 @@ def cached(
             try:
                 allocate(temporary, shape, dtype)
                 fill(temporary)
-                digest = _digest(np.load(temporary, mmap_mode="r"))
+                digest = hashlib.sha256(np.load(temporary, mmap_mode="r")).digest()
                 with open(temporary, "ab") as file:
                     file.write(digest)
                 temporary.replace(path)
@@ -63,7 +57,7 @@ def cached(
                 temporary.unlink(missing_ok=True)
             return np.load(path, mmap_mode="c")
     except OSError as error:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({error})"
         raise DataError(
             f"the cache folder {folder} {why}; {size / 1e9:.2f} GB are needed there: make room, or set"
@@ -72,14 +66,10 @@ def cached(
 
 
 def allocate(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-    """Create an ``.npy`` file to be filled through a mapping.
-
-    Raises:
-        OSError: if there is no room for it. Writing through a mapping into a full disk would kill the process.
-    """
+    """Create an ``.npy`` file to be filled through a mapping; raises an OSError if there is no room for it."""
     path.unlink(missing_ok=True)  # it may be from a process that was killed, whose workers still write to it
     np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    if hasattr(os, "posix_fallocate"):
+    if hasattr(os, "posix_fallocate"):  # writing through a mapping into a full disk would kill the process
         with open(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
@@ -91,17 +81,9 @@ def _load(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array | N
         array = np.load(path, mmap_mode="c", allow_pickle=False)
         with open(path, "rb") as file:
             file.seek(-32, os.SEEK_END)
-            if array.shape == shape and array.dtype == dtype and _digest(array) == file.read():
+            if array.shape == shape and array.dtype == dtype and hashlib.sha256(array).digest() == file.read():
                 return array
     except Exception:  # numpy evaluates the header, so a damaged one raises nearly any exception
         pass
     _log.warning("the cache entry %s is damaged and is computed again", path)
     return None
-
-
-def _digest(array: Array) -> bytes:
-    flat = array.reshape(-1).view(np.uint8)
-    blocks = [flat[start : start + _BLOCK] for start in range(0, flat.size, _BLOCK)]
-    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
-        parts = pool.map(lambda block: hashlib.sha256(block).digest(), blocks)
-        return hashlib.sha256(b"".join(parts)).digest()

@@ -1,10 +1,8 @@
 """The datasets that have a name here: one record each, and a reader for each kind of file that they come in.
 
 The command line's help, the recipes' defaults and the default networks come from these records. To add a dataset, add
-a record, and a reader if its files are of a new kind.
-
-A folder called like the dataset in ``TRANSNET_DATA``, in any form that `transnet.data.open_data` reads, is used
-instead of a download.
+a record, and a reader if its files are of a new kind. A folder in ``TRANSNET_DATA`` that is called like the dataset is
+used instead of a download.
 """
 
 import gzip
@@ -47,12 +45,6 @@ def needs_download(name: str) -> bool:
     """Whether the files of a named dataset are still missing."""
     folder = DATASETS[name].folder
     return bool(folder) and not any((data_folder() / path).is_dir() for path in (name, folder))
-
-
-def wordnet_names(classes: str) -> dict[str, str]:
-    """The classes of ``imagenet200`` (those of Tiny ImageNet) or ``imagewoof``: names by WordNet id."""
-    text = files("transnet.data").joinpath(f"{classes}.txt").read_text(encoding="utf-8")
-    return dict(line.split("\t") for line in text.splitlines())  # type: ignore[misc]
 
 
 def _digits(_progress: bool) -> Source:
@@ -101,30 +93,34 @@ def _imagenette(size: str, progress: bool) -> Source:
     from torchvision.datasets import Imagenette
 
     url, md5 = Imagenette._ARCHIVES[size]
-    return _archive(url, (md5,), {wnid: names[0] for wnid, names in Imagenette._WNID_TO_CLASS.items()}, progress)
+    classes = {wordnet_id: names[0] for wordnet_id, names in Imagenette._WNID_TO_CLASS.items()}
+    return _wordnet_folder(
+        fetch_folder(url, (md5,), f"imagenette2-{size[:3]}", data_folder(), progress=progress), classes
+    )
 
 
 def _imagewoof(progress: bool) -> Source:
     # torchvision has no class for it. The archive was packed a second time once: both editions are in use.
     url = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
     md5 = ("0f46d997ec2264e97609196c95897a44", "af65be7963816efa949fa3c3b4947740")
-    return _archive(url, md5, wordnet_names("imagewoof"), progress)
-
-
-def _archive(url: str, md5: tuple[str, ...], classes: dict[str, str], progress: bool) -> Source:
-    inside = url.rsplit("/", 1)[-1].removesuffix(".tgz")
-    return _wordnet_folder(fetch_folder(url, md5, inside, data_folder(), progress=progress), classes)
+    folder = fetch_folder(url, md5, "imagewoof2-320", data_folder(), progress=progress)
+    return _wordnet_folder(folder, wordnet_classes("imagewoof"))
 
 
 def _imagenet200(_progress: bool) -> Source:
-    given = os.environ.get("TRANSNET_IMAGENET")
-    root = Path(os.path.expanduser(given)) if given else data_folder() / "imagenet"
+    root = Path(os.environ.get("TRANSNET_IMAGENET") or data_folder() / "imagenet").expanduser()
     if not (root / "train").is_dir() or not (root / "val").is_dir():
         raise DataError(
             f"{root}: no ImageNet here, that is train/ and val/ with a folder for each class such as n01443537; it"
             " cannot be downloaded without an account: set TRANSNET_IMAGENET to the folder of your copy"
         )
-    return _wordnet_folder(root, wordnet_names("imagenet200"))
+    return _wordnet_folder(root, wordnet_classes("imagenet200"))
+
+
+def wordnet_classes(name: str) -> dict[str, str]:
+    """The classes of ``imagenet200`` (those of Tiny ImageNet) or ``imagewoof``: names by WordNet id."""
+    text = files("transnet.data").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+    return dict(line.split("\t") for line in text.splitlines())  # type: ignore[misc]
 
 
 def _wordnet_folder(root: Path, classes: dict[str, str]) -> Source:

@@ -11,29 +11,25 @@ from torch import Tensor
 
 from transnet.data.cache import cached
 from transnet.data.pixels import RULES, Geometry, Pixels, Size, decode_image, with_channels
-from transnet.data.source import ArrayStore, Rows, Store, load_pixels
+from transnet.data.source import ArrayStore, Rows, Store, load_pixels, read_encoded
 from transnet.data.stream import for_rows
 from transnet.errors import DataError
 
 
 class Split:
-    """The images of one part of a dataset, with their labels; `open_data` creates them.
+    """The images of one part of a dataset, with their labels.
 
     Use `resident` if all images fit the device, `transnet.data.stream.stream` if they do not, and `decode` for a
     single image.
-
-    Attributes:
-        labels: int64 (N,), on the CPU.
-        channels: 1 for grey images, 3 for colour.
-        fingerprint: a hash of the contents of all images in their order, and of the labels.
     """
 
     def __init__(
         self, store: Store, rows: Rows, labels: Rows, hashes: Pixels, *, channels: int, decoded: Pixels | None = None
     ) -> None:
         self._store, self._rows, self._hashes, self._decoded = store, rows, hashes, decoded
-        self.channels = channels
-        self.labels: Tensor = torch.from_numpy(labels.astype(np.int64))
+        self.channels = channels  # 1 for grey images, 3 for colour
+        self.labels: Tensor = torch.from_numpy(labels.astype(np.int64))  # (N,), on the CPU
+        # Of the contents of all images in their order, and of the labels.
         self.fingerprint = hashlib.sha256(hashes.tobytes() + labels.astype("<i8").tobytes()).hexdigest()
 
     def __getstate__(self) -> dict[str, object]:
@@ -57,9 +53,8 @@ class Split:
     def resident(self, size: Size, *, progress: bool = True) -> Tensor:
         """All images as one uint8 tensor (N, height, width, C) on the CPU, to be copied to the device.
 
-        Each image is resized to cover ``size``, then cut to the centre. The result is kept in the cache folder (see
-        `transnet.data.cache`), unless the images already are an array of that size. Writing to the tensor does not
-        change it.
+        Each image is resized to cover ``size``, then cut to the centre. The result is kept in the cache folder, unless
+        the images already are an array of that size.
         """
         shape = (len(self), *size, self.channels)
         if isinstance(self._store, ArrayStore) and self._store.images.shape[1:] == shape[1:]:
@@ -67,11 +62,12 @@ class Split:
         decoded, self._decoded = self._decoded, None  # after this the cache has them
 
         def fill(path: Path) -> None:
-            if decoded is None or decoded.shape[1:] != shape[1:]:
+            if decoded is not None and decoded.shape[1:] == shape[1:]:
+                # Any mode but "raise" writes without a copy in memory.
+                np.take(decoded, self._rows, axis=0, out=np.load(path, mmap_mode="r+"), mode="clip")
+            else:
                 work = partial(self._decode_rows, Geometry(size, size), path)
-                return for_rows(work, len(self), title="decoding images", progress=progress)
-            # Any mode but "raise" writes without a copy in memory.
-            np.take(decoded, self._rows, axis=0, out=np.load(path, mmap_mode="r+"), mode="clip")
+                for_rows(work, len(self), title="decoding images", progress=progress)
 
         digest = hashlib.sha256(f"resident {RULES} {size[0]}x{size[1]} {self.channels} ".encode())
         digest.update(self._hashes.tobytes())
@@ -85,7 +81,7 @@ class Split:
                 if isinstance(self._store, ArrayStore):
                     pixels = self.decode(i)
                 else:
-                    encoded = self._store.encoded(int(self._rows[i]))
+                    encoded = read_encoded(self._store, int(self._rows[i]))
                     # The cache entry's name is a hash of these contents: a file that was changed must not be in it.
                     if hashlib.sha256(encoded).digest() != self._hashes[i].tobytes():
                         raise DataError("was changed while it was being read; start again when nothing writes to it")
@@ -98,45 +94,23 @@ class Split:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Images in their splits, and how a network sees them; `transnet.data.open_data` creates one.
+    """Images in their splits, and how a network sees them; `transnet.data.open_data` creates one."""
 
-    Attributes:
-        name: the name that was given, or that of the folder or file.
-        classes: the labels' names.
-        channels: 1 if all images are grey, otherwise 3.
-        geometry: sizes and padding.
-        flip: whether training flips images left-right; a flipped digit would be no digit.
-        square: whether all images are as wide as they are high. Of others the network sees the centre square.
-        mean: of each channel in 0…1, over the training images (without the validation split) before resizing.
-        std: likewise.
-        train: images to train on.
-        val: images to select on, or None.
-        test: images to measure on, and for nothing else.
-        skipped: the images that were left out because they could not be read.
-        fingerprint: a hash of the images' contents, order, labels and splits and of how a network sees them. Two runs
-            with equal fingerprints used the same data.
-    """
-
-    name: str
+    name: str  # as given, or that of the folder or file
     classes: tuple[str, ...]
-    channels: int
+    channels: int  # 1 if all images are grey, otherwise 3
     geometry: Geometry
-    flip: bool
-    square: bool
-    mean: tuple[float, ...]
+    flip: bool  # whether training flips images left-right; a flipped digit would be no digit
+    square: bool  # whether all images are square; of others the network sees the centre square
+    mean: tuple[float, ...]  # of each channel in 0…1, over the training images before resizing
     std: tuple[float, ...]
     train: Split
-    val: Split | None
-    test: Split
-    skipped: tuple[str, ...]
-    fingerprint: str
+    val: Split | None  # to select on
+    test: Split  # to measure on, and for nothing else
+    skipped: tuple[str, ...]  # the images that were left out because they could not be read
+    fingerprint: str  # of the images, labels, splits and of how a network sees them: equal if the data is the same
 
     @property
     def image_size(self) -> int:
         """Side of the square that the network sees."""
         return self.geometry.size[0]
-
-    @property
-    def stored_size(self) -> int:
-        """Side of the stored square that it is cropped from."""
-        return self.geometry.stored[0]

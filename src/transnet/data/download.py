@@ -22,11 +22,7 @@ _TIMEOUT = 15  # seconds without a byte
 def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Path:
     """Download ``url`` into ``folder``, unless the file is there already, and return its path.
 
-    It must have one of the checksums ``md5``, those of its known editions. A bar is shown if standard error is a
-    terminal.
-
-    Raises:
-        DataError: if it cannot be downloaded (the message names the file and where to put it), or is another file.
+    The file must have one of the checksums ``md5``. A bar is shown if standard error is a terminal.
     """
     from http.client import HTTPException
 
@@ -50,8 +46,8 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
             os.replace(Path(aside, path.name), path)
     except (OSError, RuntimeError, HTTPException) as error:
         raise DataError(
-            f"cannot download {url} ({getattr(error, 'reason', error)}); get the file {path.name} (md5 {md5[0]}) in"
-            f" another way and put it into {folder}, or set TRANSNET_DATA to the folder that holds it"
+            f"cannot download {url} ({getattr(error, 'reason', error)}); put the file {path.name} (md5 {md5[0]}) into"
+            f" {folder}, or set TRANSNET_DATA to the folder that holds it"
         ) from error
     finally:
         socket.setdefaulttimeout(patience)
@@ -60,35 +56,24 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
 
 def fetch_folder(url: str, md5: tuple[str, ...], inside: str, folder: Path, *, progress: bool) -> Path:
     """Download and unpack an archive, unless that is done already, and return the folder ``inside`` it."""
-    if not (folder / inside).is_dir():
-        extract(fetch(url, md5, folder, progress=progress), inside, folder)
-    return folder / inside
-
-
-def extract(archive: Path, inside: str, folder: Path) -> None:
-    """Unpack the folder ``inside`` a verified archive into ``folder``."""
+    from filelock import FileLock
     from torchvision.datasets.utils import extract_archive
 
+    if (folder / inside).is_dir():
+        return folder / inside
+    archive = fetch(url, md5, folder, progress=progress)
     try:
-        with TemporaryDirectory(prefix=f".{inside}.", dir=folder) as aside:
-            extract_archive(archive, aside)
-            if not Path(aside, inside).is_dir():
-                raise DataError(f"{archive}: holds no folder {inside}/; it is not the expected archive")
-            try:
+        with FileLock(folder / f".{inside}.lock"), TemporaryDirectory(prefix=f".{inside}.", dir=folder) as aside:
+            if not (folder / inside).is_dir():  # otherwise another process was faster
+                extract_archive(archive, aside)
                 os.rename(Path(aside, inside), folder / inside)
-            except OSError:
-                if not (folder / inside).is_dir():  # otherwise another process was faster, with the same contents
-                    raise
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
+    return folder / inside
 
 
 def _verify(path: Path, md5: tuple[str, ...], advice: str) -> None:
     from torchvision.datasets.utils import calculate_md5
 
-    try:
-        found = calculate_md5(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if found not in md5:
+    if (found := calculate_md5(path)) not in md5:
         raise DataError(f"{path} has the md5 {found}, expected is {' or '.join(md5)}; {advice}")

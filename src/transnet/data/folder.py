@@ -9,50 +9,44 @@ import numpy as np
 from transnet.data.source import SPLIT_NAMES, FileStore, Source
 from transnet.errors import DataError
 
-IMAGE_FILES = (
+_IMAGE_FILES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".tga"),
     *(".ppm", ".pgm", ".pbm"),
 )
 # Photographs that Pillow cannot read. If they were ignored, half a dataset might be missing.
-OTHER_IMAGES = (".heic", ".heif", ".jxl")
+_OTHER_IMAGES = (".heic", ".heif", ".jxl")
 _LAYOUT = "expected is one folder for each class with images in it, or train/ and val/ or test/ with such folders"
 
 
 def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
     """Find the images of a folder of class folders, or of one with train/ and val/ or test/ inside.
 
-    A class consists of all images below its folder, at any depth, see `images_below`. With ``only``, these classes are
-    read, in this order, from train/ and val/; otherwise all, ordered by name.
+    A class consists of all images below its folder. With ``only``, these classes are read, in this order, from train/
+    and val/; otherwise all, ordered by name.
     """
-    splits = _splits(root, ("train", "val") if only is not None else ("train", "val", "test"))
-    classes = only if only is not None else _subfolders(root / splits["train"])
+    splits = _splits(root, ("train", "val") if only else ("train", "val", "test"))
+    classes = only or _subfolders(root / splits["train"])
     for folder in splits.values():
-        _check_classes(root / folder, classes, exact=only is None)
+        _check_classes(root / folder, classes, exact=not only)
     paths: list[str] = []
     labels: list[int] = []
     rows = {}
     for split, folder in splits.items():
         images = [_images(root, Path(folder, name)) for name in classes]
-        if not any(images):  # then the layout is the problem, not the first class
-            raise DataError(f"{root / folder}: no images found; {_LAYOUT}")
         if empty := [name for name, found in zip(classes, images) if not found]:
-            endings = " ".join(IMAGE_FILES)
-            raise DataError(
-                f"{root / folder / empty[0]}: no images in this class (they end in {endings}); add some, or remove it"
-            )
+            endings = " ".join(_IMAGE_FILES)
+            raise DataError(f"{root / folder / empty[0]}: no images in this class (they end in {endings}); {_LAYOUT}")
         rows[split] = np.arange(len(paths), len(paths) + sum(map(len, images)))
         paths += [path for found in images for path in found]
         labels += [label for label, found in enumerate(images) for _ in found]
-    if len(classes) < 2:
-        raise DataError(f"{root}: only one class, {classes[0]!r}; a classifier needs two; {_LAYOUT}")
     return Source(FileStore(root, paths), np.array(labels, np.int64), tuple(classes), rows)
 
 
 def images_below(root: Path) -> list[str]:
     """The image files below a folder, also those of kinds that cannot be read: relative paths, sorted.
 
-    Hidden files and folders and links back to a folder above are ignored. A folder that cannot be read is listed like
-    an image, so that whoever reads the images gets an error for it.
+    Hidden files and links back to a folder above are ignored. A folder that cannot be read is listed like an image,
+    so that reading the images raises an error for it.
     """
     found: list[str] = []
     unreadable: list[OSError] = []
@@ -63,7 +57,7 @@ def images_below(root: Path) -> list[str]:
         subfolders[:] = sorted(
             name for name in subfolders if _shown(name) and os.path.realpath(os.path.join(folder, name)) not in visited
         )
-        images = (name for name in names if _shown(name) and name.lower().endswith((*IMAGE_FILES, *OTHER_IMAGES)))
+        images = (name for name in names if _shown(name) and name.lower().endswith((*_IMAGE_FILES, *_OTHER_IMAGES)))
         found += [os.path.join(folder, name) for name in images]
     return sorted(os.path.relpath(path, root) for path in (*found, *(error.filename for error in unreadable)))
 
@@ -87,18 +81,14 @@ def _splits(root: Path, known: Sequence[str]) -> dict[str, str]:
 
 def _check_classes(folder: Path, classes: Sequence[str], *, exact: bool) -> None:
     """Refuse a split without the training set's classes or, if they must be the same, with further ones."""
-    found = _subfolders(folder)
+    found = set(_subfolders(folder))
     if not found:
         raise DataError(f"{folder}: no class folders in it; {_LAYOUT}")
-    extra = sorted(set(found) - set(classes)) if exact else []
-    if missing := sorted(set(classes) - set(found)):
-        other = f", and {extra[0]!r} is there, which is not in the training set" if extra else ""
-        raise DataError(
-            f"{folder}: {len(missing)} of {len(classes)} classes are missing, among them {missing[0]!r}{other};"
-            f" every class needs a folder of its name in {folder.name}/"
-        )
-    if extra:
-        raise DataError(f"{folder}: class {extra[0]!r} is not in the training set; all splits need the same classes")
+    missing, extra = sorted(set(classes) - found), sorted(found - set(classes)) if exact else []
+    problems = [f"{len(missing)} of {len(classes)} classes are missing, among them {missing[0]!r}"] if missing else []
+    problems += [f"class {extra[0]!r} is not in the training set"] if extra else []
+    if problems:
+        raise DataError(f"{folder}: {', and '.join(problems)}; every split needs one folder for each class")
 
 
 def _subfolders(root: Path) -> list[str]:
@@ -111,10 +101,10 @@ def _subfolders(root: Path) -> list[str]:
 
 def _images(root: Path, folder: Path) -> list[str]:
     images = [os.path.join(folder, name) for name in images_below(root / folder)]
-    if unreadable := [path for path in images if path.lower().endswith(OTHER_IMAGES)]:
+    if unreadable := [path for path in images if path.lower().endswith(_OTHER_IMAGES)]:
         raise DataError(
-            f"{root / unreadable[0]}: images of this kind cannot be read, {len(unreadable)} in class {folder.name!r};"
-            " convert them, to .jpg for instance, or move them away"
+            f"{root / unreadable[0]}: images of this kind cannot be read ({len(unreadable)} in this class);"
+            " convert them, for example to .jpg, or remove them"
         )
     return images
 

@@ -54,24 +54,23 @@ def open_data(
     - Training flips coloured images left-right, but not grey ones (digits, letters), even if they are stored as RGB.
 
     Args:
-        data: a name (see `transnet.data.catalog`); a folder of class folders, or a folder with train/ and val/ or test/
-            of such inside (a lone val/ is the test set); a folder of parquet shards; an ``.npz`` (see
+        data: a name (see `transnet.data.catalog`), a folder of class folders, a folder with train/ and val/ or test/
+            (a lone val/ is the test set), a folder of parquet shards, or an ``.npz`` (see
             `transnet.data.arrays.read_npz`). If a folder has the same name as a dataset, write ``./cifar10``.
         image_size: side of the square that the network sees; None: the dataset's own.
         channels: 1 converts all images to grey, 3 to RGB; None: 1 if all images are grey, otherwise 3.
         val_fraction: the share of the training images, class by class, that becomes the validation split.
         train_fraction: the share of the remaining training images to use, class by class.
-        seed: chooses the images of these two shares, and nothing else. It is not the seed of a training run: do not
-            change it, so that runs can be compared on one validation split.
+        seed: chooses the images of these two shares. Keep it, so that runs can be compared on one validation split.
         on_bad_image: "stop" raises if an image cannot be read, "skip" leaves it out and lists it.
         label_column: the column of labels in parquet shards; None finds it.
         progress: whether to show progress, if standard error is a terminal.
-
-    Raises:
-        DataError: if anything is wrong with the data or the options; the message says what would work.
     """
     _check_options(image_size, val_fraction, train_fraction, on_bad_image)
     name, source = _read(data, label_column, progress=progress)
+    if len(source.classes) < 2:
+        hint = "a folder needs one folder for each class inside"
+        raise DataError(f"{data}: only one class, {source.classes[0]!r}, but a classifier needs two; {hint}")
     named = DATASETS.get(data)
 
     def expect(sample: Records) -> tuple[Size, int]:
@@ -92,6 +91,7 @@ def open_data(
         )
         for split, rows in splits.items()
     }
+    # Published runs record this fingerprint.
     view = [source.classes, channels, geometry.size[0], geometry.stored[0], geometry.pad, flip]
     contents = {split: part.fingerprint for split, part in opened.items()}
     return DataSet(
@@ -155,15 +155,15 @@ def _without_bad(name: str, source: Source, is_bad: Mask, on_bad_image: str) -> 
     bad = used[is_bad[used]].tolist()
     skipped = tuple(source.store.where(row) for row in bad)
     if bad and on_bad_image == "stop":
+        why = f"{skipped[0]}, which could be read just now; start again"
         try:
             load_pixels(source.store, bad[0], check=True)
-            why = f"{skipped[0]}, which could be read just now; start again"
         except DataError as error:
             why = str(error)
         others = f". Others: {listed(skipped[1:], 9)}" if len(bad) > 1 else ""
         raise DataError(
             f"{name}: {len(bad)} of {len(used)} images cannot be read. The first is {why}{others}. Repair or remove"
-            " them, or set `on_bad_image` to skip to leave them out"
+            " them, or set `on_bad_image` to skip"
         )
     return replace(source, splits={split: rows[~is_bad[rows]] for split, rows in source.splits.items()}), skipped
 
@@ -173,7 +173,7 @@ def _split(
 ) -> dict[str, Rows]:
     """Split the images as far as the data does not, and leave out training images that are not to be used."""
 
-    def choose(fraction: float, seed: int | str) -> Mask:
+    def choose(fraction: float, seed: int | str) -> Mask:  # of the images that are now in train
         return _choose(source.labels[train], hashes[train], fraction, seed)
 
     train, val, test = source.splits["train"], source.splits.get("val"), source.splits.get("test")
@@ -182,8 +182,8 @@ def _split(
     if test is None:
         if len(alone := np.flatnonzero(np.bincount(source.labels[train]) == 1)):
             raise DataError(
-                f"{name}: class {source.classes[alone[0]]!r} has one image, but one for training and one for the test"
-                " are needed; add images, or a test/ folder"
+                f"{name}: class {source.classes[alone[0]]!r} has one image, but needs one to train and one to test;"
+                " add images, or a test/ folder"
             )
         chosen = choose(TEST_FRACTION, _TEST_SEED)
         train, test = train[~chosen], train[chosen]
@@ -201,23 +201,22 @@ def _split(
         train = train[choose(train_fraction, f"train {seed}") | alone]
 
     splits = {"train": train, "test": test} | ({} if val is None else {"val": val})
-    if len(source.classes) < 2:
-        raise DataError(f"{name}: only one class, {source.classes[0]!r}; a classifier needs two")
     for split, rows in splits.items():
         if not len(rows):
             raise DataError(f"{name}: no images are left in the {split} split")
     counts = np.bincount(source.labels[train], minlength=len(source.classes))
     if missing := [source.classes[i] for i in np.flatnonzero(counts == 0)]:
-        have = "1 class has" if len(missing) == 1 else f"{len(missing)} classes have"
-        raise DataError(f"{name}: {have} no training images, among them {missing[0]!r}")
+        raise DataError(
+            f"{name}: no training images for {len(missing)} of {len(source.classes)} classes, among them {missing[0]!r}"
+        )
     return splits
 
 
 def _choose(labels: Rows, hashes: Pixels, fraction: float, seed: int | str) -> Mask:
     """Choose a stratified ``fraction`` of the images: of each class its share, at least one and never all.
 
-    The choice, a mask, depends only on the images' contents and the seed. So it is the same on every machine and for
-    every order of the files, and an added image changes it for few others. A class with one image keeps it.
+    The choice depends only on the images' contents and the seed, and not on the order of the files. An added image
+    changes it for few others. Of a class with one image, none is chosen.
     """
     lot = np.array([hashlib.sha256(f"{seed} ".encode() + sha.tobytes()).digest() for sha in hashes], dtype="S32")
     chosen = np.zeros(len(labels), dtype=np.bool_)

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Features = dict[str, tuple[object, object]]  # of each column: its kind, and the names of its classes
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
-_ONE_OF_MANY = re.compile(r"(?P<before>.*-)(?P<number>\d+)-of-(?P<all>\d+)")
+_ONE_OF_MANY = re.compile(r"(.*-)(\d+)-of-(\d+)")
 
 
 def find_shards(root: Path) -> list[Path]:
@@ -36,8 +37,8 @@ def find_shards(root: Path) -> list[Path]:
 def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) -> Source:
     """Read images and labels from shards whose names begin with ``train``, ``validation`` or ``test``.
 
-    The encoded images are copied into the cache folder once, since single rows of a parquet file cannot be read. Class
-    names come from the schema. A test split whose labels are all −1 (withheld) is left out.
+    The encoded images are copied into the cache folder, since single rows of a parquet file cannot be read. A test
+    split whose labels are all −1 (withheld) is left out.
     """
     try:
         import pyarrow.parquet as pq
@@ -53,19 +54,20 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
             schema = files[shards[0]].schema_arrow
             if files[path].schema_arrow.names != schema.names:
                 raise DataError(f"{path}: its columns differ from those of {shards[0].name}")
+    if not sum(file.metadata.num_rows for file in files.values()):
+        raise DataError(f"{root}: no images, all shards are empty")
     features = _features(schema)
     image = _image_column(root, schema, features)
     label = _label_column(root, schema, features, label_column)
     values: list[object] = []
-    rows: dict[str, list[int]] = {}
+    split_of_row: list[str] = []
     for path, file in files.items():
-        start = len(values)
         values += itertools.chain.from_iterable(_read(path, file, label))
-        rows.setdefault(split_of[path], []).extend(range(start, len(values)))
+        split_of_row += [split_of[path]] * file.metadata.num_rows
     store = _unpack(root, files, image)
 
     labels, names = _labels(root, label, values, features)
-    splits = {split: np.array(indices, np.int64) for split, indices in rows.items()}
+    splits = {split: np.flatnonzero(np.array(split_of_row) == split) for split in dict.fromkeys(split_of_row)}
     if "test" in splits and (labels[splits["test"]] == -1).all():
         del splits["test"]
     classes = class_names(f"{root}: column {label!r}", labels[np.concatenate(list(splits.values()))], names)
@@ -99,16 +101,10 @@ def _read(path: Path, file: "pq.ParquetFile", column: str) -> Iterator[list[obje
 
 def _unpack(root: Path, files: dict[Path, "pq.ParquetFile"], image: str) -> PackedStore:
     """Copy the encoded images, and the position at which each ends, into the cache."""
-    stats = []
-    for path in files:
-        with _reading(path):
-            stat = path.stat()
-        stats.append((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-    key = hashlib.sha256(f"packed {image} {root.resolve()} {stats}".encode()).hexdigest()
+    stats = zip(files, map(Path.stat, files))
+    states = [(path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]
+    key = hashlib.sha256(f"packed {image} {root.resolve()} {states}".encode()).hexdigest()
     lengths = [(str(path), file.metadata.num_rows) for path, file in files.items()]
-    rows = sum(length for _, length in lengths)
-    if not rows:
-        raise DataError(f"{root}: no images, all shards are empty")
 
     def encoded() -> Iterator[list[bytes]]:
         for path, file in files.items():
@@ -125,7 +121,7 @@ def _unpack(root: Path, files: dict[Path, "pq.ParquetFile"], image: str) -> Pack
             out[end : end + len(joined)] = np.frombuffer(joined, np.uint8)
             end += len(joined)
 
-    ends = cached(f"{key}-ends", (rows,), np.int64, fill_ends)
+    ends = cached(f"{key}-ends", (sum(rows for _, rows in lengths),), np.int64, fill_ends)
     if ends[-1] == 0:
         raise DataError(f"{root}: column {image!r} holds no bytes, only paths; write the images into the shards")
     packed = cached(key, (int(ends[-1]),), np.uint8, fill)
@@ -146,17 +142,12 @@ def _splits(root: Path, shards: list[Path]) -> dict[Path, str]:
 
 def _check_complete(root: Path, shards: list[Path]) -> None:
     """Refuse a folder without all of its numbered shards: training would work, and only the results would be wrong."""
-    found: dict[tuple[str, str], set[int]] = {}
-    for path in shards:
-        if name := _ONE_OF_MANY.match(path.name):
-            found.setdefault((name["before"], name["all"]), set()).add(int(name["number"]))
-    for (before, number), present in found.items():
-        if (missing := int(number) - len(present)) > 0:
-            first = next(n for n in itertools.count(int(number) in present) if n not in present)  # from 0 or from 1
+    numbered = {name.groups() for path in shards if (name := _ONE_OF_MANY.match(path.name))}
+    for (before, count), present in Counter((before, count) for before, _, count in numbered).items():
+        if (missing := int(count) - present) > 0:
             raise DataError(
-                f"{root}: {missing} of the {int(number)} shards {before}…-of-{number} {'is' if missing == 1 else 'are'}"
-                f" missing, the first is {before}{first:0{len(number)}}-of-{number}; fetch what is missing, or give the"
-                " others names without numbers if they are all there should be"
+                f"{root}: {missing} of the {int(count)} shards {before}…-of-{count} are missing; fetch them, or give"
+                " the others names without numbers if they are all there should be"
             )
 
 
@@ -186,10 +177,9 @@ def _image_column(root: Path, schema: "pa.Schema", features: Features) -> str:
     ]
     if column := _choose_column(found, _IMAGE_NAMES):
         return column
-    problem = f"{len(found)} columns of images ({' '.join(found)})" if found else "no column of images"
     raise DataError(
-        f"{root}: {problem} among {' '.join(schema.names)}; expected is one that holds a struct with the field bytes,"
-        " called image or img if there are several"
+        f"{root}: {len(found) or 'no'} columns of images among {' '.join(schema.names)}; expected is one that holds a"
+        " struct with the field bytes, called image or img if there are several"
     )
 
 
@@ -211,15 +201,14 @@ def _labels(root: Path, column: str, values: list[object], features: Features) -
         classes, numbers = np.unique(np.array(values), return_inverse=True)
         return numbers.astype(np.int64), classes.tolist()
     if kinds != {int}:
-        found = sorted("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
+        found = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise DataError(
-            f"{root}: column {column!r} holds {' and '.join(found)}; labels are whole numbers or strings, all of one"
-            " kind and none missing"
+            f"{root}: column {column!r} holds {found}; labels are whole numbers or strings, all of one kind and none"
+            " missing"
         )
-    integers = [value for value in values if isinstance(value, int)]
     try:
-        labels = np.array(integers, np.int64)
+        labels = np.array(values, np.int64)
     except OverflowError as error:
-        raise DataError(f"{root}: column {column!r}: label {max(integers)} is out of range") from error
+        raise DataError(f"{root}: column {column!r}: some labels are out of range") from error
     names = features[column][1] if column in features else None
     return labels, names if isinstance(names, list) else None

@@ -1,9 +1,8 @@
 """From image files to the pixels that a network sees: decoding, sizes and crops, for training and prediction alike.
 
 A decoded image has the pixels that an image viewer shows: the EXIF orientation is applied, transparent parts become
-white, CMYK and palettes become RGB, 16-bit grey becomes 8-bit grey, and an animation becomes its first frame. An image
-that cannot be read completely is a `DataError`; so is one with more pixels than Pillow's limit against decompression
-bombs, about which Pillow itself would only warn. Sizes are (height, width).
+white, CMYK and palettes become RGB, 16-bit grey becomes 8-bit grey, and an animation becomes its first frame. Sizes are
+(height, width).
 """
 
 import io
@@ -25,7 +24,7 @@ Pixels = npt.NDArray[np.uint8]
 Images = TypeVar("Images", Pixels, "Tensor")
 Size = tuple[int, int]
 
-# A strip of one pixel by ten thousand would grow to gigabytes when its shorter side is enlarged.
+# A longer strip is cut to this ratio: one of one pixel by ten thousand would grow to gigabytes when it is enlarged.
 _LONGEST = 8
 # Part of every cache key and of every export: raise it when a change here changes pixels.
 RULES = 2
@@ -38,8 +37,8 @@ _GREY16 = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 class Geometry:
     """How an image of any size becomes a network's input of one size.
 
-    Every image is resized and cut to ``stored`` once. Training crops ``size`` out of that at random, evaluation takes
-    the centre.
+    Every image is resized and cut to ``stored`` once. Training crops ``size`` out of that at random, evaluation at the
+    centre.
     """
 
     size: Size  # of the network's input
@@ -53,7 +52,7 @@ class Geometry:
     @classmethod
     def square(cls, size: int, stored: int | None = None, pad: int = 0) -> "Geometry":
         """A geometry of square images; ``stored`` is ``size`` if it is left out."""
-        stored = size if stored is None else stored
+        stored = stored or size
         return cls((size, size), (stored, stored), pad)
 
     def scaled(self, side: int) -> "Geometry":
@@ -63,10 +62,7 @@ class Geometry:
 
     @property
     def streamed(self) -> "Geometry":
-        """The geometry of images streamed for training: cropped, or whole if a crop needs padding.
-
-        The device adds the padding, because only there are pixels normalised, so that the mean colour is zero.
-        """
+        """The geometry of images streamed for training: cropped, or whole if the device has to pad them first."""
         return replace(self, size=self.stored, pad=0) if self.pad else self
 
     def fit(self, pixels: Pixels) -> Pixels:
@@ -96,8 +92,7 @@ def centre(images: Images, size: Size) -> Images:
 def resize_to_cover(pixels: Pixels, size: Size) -> Pixels:
     """The image, resized so that one side has the given length and the other at least that.
 
-    Pillow's bilinear filter antialiases and computes with integers, so its pixels are the same on every processor. A
-    strip of more than 8:1 is first cut to that, around its centre.
+    Pillow's bilinear filter antialiases and computes with integers, so its pixels are the same on every processor.
     """
     from PIL import Image
 
@@ -115,10 +110,9 @@ def resize_to_cover(pixels: Pixels, size: Size) -> Pixels:
 
 
 def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
-    """Pixels (h, w, 1) of a grey image and (h, w, 3) of any other, from a file that Pillow reads.
+    """Pixels (h, w, 1) of a grey image and (h, w, 3) of any other, or a DataError with the reason only.
 
-    ``check`` also compares the checksums inside a PNG, whose pixels can otherwise be complete and wrong. A DataError
-    has the reason only, because the caller knows the path.
+    ``check`` also compares the checksums inside a PNG, whose pixels can otherwise be complete and wrong.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -127,7 +121,7 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # otherwise Pillow reads most bombs
             with Image.open(io.BytesIO(encoded)) as image:
                 if check and image.format == "PNG":
                     with Image.open(io.BytesIO(encoded)) as second:

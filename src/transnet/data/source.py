@@ -5,8 +5,7 @@ Stores are sent to worker processes, so they hold no open files and few Python o
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +19,9 @@ Rows = npt.NDArray[np.int64]
 
 # What people call the splits, and what they are called here.
 SPLIT_NAMES = {
-    **{"train": "train", "training": "train"},
-    **{"val": "val", "valid": "val", "validation": "val", "dev": "val"},
-    **{"test": "test", "testing": "test"},
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 
@@ -58,10 +57,9 @@ class FileStore:
             digest.update(bytes(self._paths[row]) + f"\0{state}\n".encode())
         return digest.hexdigest()
 
-    def encoded(self, row: int) -> bytes:
-        """The image file's bytes; raises a DataError with the reason only."""
-        with _reading(""):
-            return self.path(row).read_bytes()
+    def read(self, row: int) -> bytes:
+        """The bytes of an image file."""
+        return self.path(row).read_bytes()
 
 
 @dataclass(frozen=True)
@@ -85,20 +83,20 @@ class PackedStore:
             row -= rows
         raise IndexError(row)
 
-    def encoded(self, row: int) -> bytes:
-        """The image file's bytes; raises a DataError with the reason only."""
+    def read(self, row: int) -> bytes:
+        """The bytes of an image file."""
         begin = int(self.ends[row - 1]) if row else 0
-        with _reading(f" from {self.packed}"), open(self.packed, "rb") as file:
+        with open(self.packed, "rb") as file:
             file.seek(self.start + begin)
             return file.read(int(self.ends[row]) - begin)
 
 
 @dataclass(frozen=True)
 class ArrayStore:
-    """Images of one size that are pixels in memory: uint8 (N, H, W, C); ``name`` is for messages."""
+    """Images of one size that are pixels in memory."""
 
-    images: Pixels
-    name: str
+    images: Pixels  # (N, H, W, C)
+    name: str  # for messages
 
     def where(self, row: int) -> str:
         """The image's place, for a message."""
@@ -109,24 +107,22 @@ EncodedStore = FileStore | PackedStore
 Store = EncodedStore | ArrayStore
 
 
+def read_encoded(store: EncodedStore, row: int) -> bytes:
+    """The bytes of an image file; raises a DataError with the reason only."""
+    try:
+        return store.read(row)
+    except OSError as error:
+        raise DataError(f"cannot be read ({error})") from error
+
+
 def load_pixels(store: Store, row: int, *, check: bool = False) -> Pixels:
     """The whole image, (h, w, 1) or (h, w, 3); raises a DataError that names it if it cannot be read."""
     if isinstance(store, ArrayStore):
         return store.images[row]
     try:
-        return decode_image(store.encoded(row), check=check)
+        return decode_image(read_encoded(store, row), check=check)
     except DataError as error:
         raise DataError(f"{store.where(row)}: {error}") from error
-
-
-@contextmanager
-def _reading(place: str) -> Iterator[None]:
-    try:
-        yield
-    except MemoryError as error:
-        raise DataError(f"cannot be read{place} (not enough memory)") from error
-    except OSError as error:
-        raise DataError(f"cannot be read{place} ({error.strerror or error})") from error
 
 
 @dataclass(frozen=True)
@@ -140,15 +136,12 @@ class Source:
 
 
 def class_names(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of labels from 0 on: ``names``, or the numbers themselves if there are none.
-
-    A label that is so large that not every number up to it can have an image is refused: it is an id, and that many
-    names could fill the memory.
-    """
+    """The names of labels from 0 on: ``names``, or the numbers themselves if there are none."""
     if not len(labels):
         raise DataError(f"{source}: no image has a label")
+    # Without names, a label above the number of images is an id; that many names could fill the memory.
     count = len(labels) if names is None else len(names)
     if len(wrong := labels[(labels < 0) | (labels >= count)]):
-        what = f"{count} images" if names is None else f"{count} classes"
-        raise DataError(f"{source}: label {wrong[0]} is out of range; {what} have labels in 0…{count - 1}")
+        what = "images" if names is None else "classes"
+        raise DataError(f"{source}: label {wrong[0]} is out of range; {count} {what} have labels in 0…{count - 1}")
     return tuple(map(str, range(int(labels.max()) + 1) if names is None else names))

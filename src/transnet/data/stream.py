@@ -34,8 +34,8 @@ _GRACE = 20  # seconds that a worker continues after SIGTERM
 def for_rows(work: Callable[[range], str | None], n: int, *, title: str, progress: bool) -> None:
     """Call ``work`` for consecutive ranges of ``n`` rows, in worker processes if there are many.
 
-    ``work`` writes its results to a file, so that the processes share no memory, which might run out. It returns None,
-    or the text of an error, which is raised as a DataError.
+    ``work`` writes its results to a file, because shared memory might run out. It returns None, or the text of an
+    error, which is raised as a DataError.
     """
     parts = [range(n)[start : start + _CHUNK] for start in range(0, n, _CHUNK)]
     with progress_bar(shown=progress) as bar:
@@ -52,21 +52,23 @@ def stream(
     """Decode batches ahead of their use; use it if `Split.resident` is too large.
 
     Each batch of indices gives a tensor (B, height, width, C) of uint8, the pixels that `transnet.data.augment.View`
-    crops from the resident images. They are the same for any number of workers, because all randomness is in ``crops``:
-    as in `Plan.crop`, one row per index in the order of the batches, or None for centre crops.
-    ``geometry`` has the stored size and the size to crop, see `Geometry.streamed` for training; ``pin`` delivers pinned
-    memory, from which copies to a GPU are asynchronous.
+    crops from the resident images, for any number of workers.
+
+    Args:
+        split: the images.
+        batches: indices of images.
+        geometry: the stored size and the size to crop; for training, see `Geometry.streamed`.
+        crops: as in `Plan.crop`, one row per index in the order of the batches, or None for centre crops.
+        workers: processes.
+        pin: deliver pinned memory, from which copies to a GPU are asynchronous.
     """
     # Arrays, because every tensor would be sent to the workers through a file descriptor.
     items: list[tuple[Indices, Indices | None]] = [(batch.numpy(), None) for batch in batches]
     if crops is not None:
         corners = torch.stack(geometry.corners(crops), 1).split([len(batch) for batch in batches])
         items = [(batch.numpy(), part.numpy()) for batch, part in zip(batches, corners)]
-    prefetch = 2 if workers else None
-    loader = _loader(
-        partial(_decode_batch, split, geometry), items, workers,
-        prefetch_factor=prefetch, pin_memory=pin, worker_init_fn=_ignore_interrupts,
-    )  # fmt: skip
+    work = partial(_decode_batch, split, geometry)
+    loader = _loader(work, items, workers, pin_memory=pin, worker_init_fn=_ignore_interrupts)
     # The workers start with SIGTERM blocked, until they can handle it.
     masks = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if masks else set()
@@ -99,10 +101,9 @@ def _loader(work: Callable[[Item], Result], items: Sequence[Item], workers: int,
 def _start_method() -> str | None:
     """How to start worker processes, for a DataLoader; None is Python's default.
 
-    A fork copies the locks of other threads as they are. The threads of a process group take Python's locks at any
-    time, so a worker forked beside them now and then never starts: a fork server, which has no such threads, forks it.
-    The server imports what all workers need; otherwise each would import torch for itself, in every epoch. (One that
-    already runs is not changed.) Fork servers are Python's default on Linux from 3.14 on.
+    A worker that is forked beside the threads of a process group may never start, because a fork copies the locks that
+    these threads hold. A fork server has no such threads. It imports what all workers need; otherwise each worker would
+    import torch itself, in every epoch.
     """
     # `get_start_method()` without allow_none would fix the method, which only the program may do.
     default = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]

@@ -1,9 +1,8 @@
 """Check every image once before training starts: is it complete, how large is it, and is it grey?
 
-Otherwise a damaged image would stop the last epoch. The check also records what is needed of each image later: a hash
-of its contents (for fingerprints and splits) and the moments of its channels (for normalising). The records are cached
-as long as no file changes. Images that could not be read are checked again each time, because the disk, the network or
-a lack of memory may have been the reason.
+Otherwise a damaged image would stop the last epoch. The records are cached as long as no file changes. Images that
+could not be read are checked again each time, because the disk, the network or a lack of memory may have been the
+reason.
 """
 
 import hashlib
@@ -17,21 +16,19 @@ import numpy.typing as npt
 
 from transnet.data.cache import allocate, cached
 from transnet.data.pixels import RULES, Geometry, Pixels, Size, decode_image, with_channels
-from transnet.data.source import ArrayStore, EncodedStore, Rows, Store
+from transnet.data.source import ArrayStore, EncodedStore, Rows, Store, read_encoded
 from transnet.data.stream import for_rows
 from transnet.errors import DataError
 
-# mean and square: of each channel's values in 0…1 and of their squares, over the whole image; a grey image has three
-# equal channels.
-RECORD = np.dtype(
+_RECORD = np.dtype(
     [
-        ("sha", np.uint8, (32,)),
+        ("sha", np.uint8, (32,)),  # of the contents, for fingerprints and splits
         ("height", np.int32),
         ("width", np.int32),
         ("grey", np.bool_),
         ("bad", np.bool_),
-        ("mean", np.float64, (3,)),
-        ("square", np.float64, (3,)),
+        ("mean", np.float64, (3,)),  # of each channel's values in 0…1; a grey image has three equal channels
+        ("square", np.float64, (3,)),  # the mean of the squared values
     ]
 )
 Records = npt.NDArray[np.void]
@@ -45,11 +42,11 @@ _BLOCK = 1024
 def survey(
     store: Store, *, progress: bool, expect: Callable[[Records], tuple[Size, int]] | None = None
 ) -> tuple[Records, Pixels | None]:
-    """Check every image of a store and return one ``RECORD`` per row; images that cannot be read are marked ``bad``.
+    """Check every image of a store and return one record per row; images that cannot be read are marked ``bad``.
 
-    ``expect`` computes, from the records of some good images, the stored size and the channels that the images will
-    probably have. If it is given, the images may be kept in that form, so that they are decoded only once: the second
-    result is then an array (N, height, width, channels) in a temporary file, which ends with the array.
+    ``expect`` guesses, from the records of some good images, the stored size and the channels of all. If it is given,
+    the images may be kept in that form, so that they are decoded only once: the second result is then an array (N,
+    height, width, channels) in a temporary file, which is deleted with the array.
     """
     if isinstance(store, ArrayStore):
         return _survey_array(store.images), None
@@ -74,20 +71,17 @@ def survey(
         check(path, bad)
 
     key = hashlib.sha256(f"survey 3 {RULES} {store.key}".encode()).hexdigest()
-    records = cached(key, (len(store),), RECORD, fill)
+    records = cached(key, (len(store),), _RECORD, fill)
     if len(bad := np.flatnonzero(records["bad"])) and not filled:
-        records = cached(key, records.shape, RECORD, fill_again, replace=True)
+        records = cached(key, records.shape, _RECORD, fill_again, replace=True)
     return records, decoded
 
 
 def statistics(records: Records, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over these images, each of which has the same weight.
-
-    A constant channel gets the deviation 1/255, so that normalising does not divide by zero.
-    """
+    """Mean and standard deviation of each channel over these images, each of which has the same weight."""
     mean = records["mean"].mean(axis=0)
     deviation = np.sqrt(np.maximum(records["square"].mean(axis=0) - mean**2, 0))
-    std = np.maximum(deviation, 1 / 255)
+    std = np.maximum(deviation, 1 / 255)  # so that normalising a constant channel does not divide by zero
     return tuple(map(float, mean[:channels])), tuple(map(float, std[:channels]))
 
 
@@ -111,13 +105,13 @@ def _file_to_keep(store: EncodedStore, path: Path, expect: Callable[[Records], t
 
 
 def _check(store: EncodedStore, path: Path, rows: Rows, keep: Path | None, part: range) -> None:
-    """Write the records of some rows, and their pixels if they are kept, into the files; runs in worker processes."""
+    """Write the records of some rows, and the pixels if they are kept; runs in worker processes."""
     records = np.load(path, mmap_mode="r+")
     kept = np.load(keep, mmap_mode="r+") if keep else None
     for row in rows[part.start : part.stop].tolist():
-        record = np.zeros((), RECORD)
+        record = np.zeros((), _RECORD)
         try:
-            encoded = store.encoded(row)
+            encoded = read_encoded(store, row)
             pixels = decode_image(encoded, check=True)
             # Counting levels is exact and needs no floating-point copy of a large image.
             counts = np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(pixels, 2, 0)])
@@ -135,7 +129,7 @@ def _check(store: EncodedStore, path: Path, rows: Rows, keep: Path | None, part:
 
 
 def _survey_array(images: Pixels) -> Records:
-    records = np.zeros(len(images), RECORD)
+    records = np.zeros(len(images), _RECORD)
     records["height"], records["width"], records["grey"] = *images.shape[1:3], images.shape[3] == 1
     for start in range(0, len(images), _BLOCK):
         flat = images[start : start + _BLOCK].reshape(-1, images[0, :, :, 0].size, images.shape[3])

@@ -25,7 +25,7 @@ def run_settings(config: TrainConfig, data: DataSet) -> RunSettings:
             classes=tuple(data.classes),
             channels=data.channels,
             image_size=data.image_size,
-            stored_size=data.stored_size,
+            stored_size=data.geometry.stored[0],
             mean=tuple(data.mean),
             std=tuple(data.std),
             flip=data.flip if config.flip is None else config.flip,

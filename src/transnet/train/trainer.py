@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transnet.console import say
-from transnet.data.augment import Plan, plan, seed_for
+from transnet.data.augment import Plan, plan_epoch, seed_for
 from transnet.model import TransNet
 from transnet.runs import checkpoint
 from transnet.runs.config import TrainConfig
@@ -150,7 +150,7 @@ class Trainer:
         """The order and the augmentation of an epoch's images."""
         if epoch not in self._plans:
             setup, config = self.setup, self.setup.config
-            self._plans = {epoch: plan(
+            self._plans = {epoch: plan_epoch(
                 len(setup.data.train), seed=config.seed, epoch=epoch, batches=setup.feed.steps,
                 flip=setup.settings.data.flip, mixup=config.mixup, cutmix=config.cutmix,
             )}  # fmt: skip

@@ -54,7 +54,7 @@ def test_it_builds_the_full_and_the_pruned_network():
         ("image_size", 10**9, "<= 1024"),
         ("stored_size", 4, "at least image_size"),
         ("stored_size", 4096, "<= 2048"),
-        ("mean", [0.5, 0.5], "one for each"),
+        ("mean", [0.5, 0.5], "one number for each"),
         ("mean", [float("nan")], ""),
         ("mean", [float("inf")], ""),
         ("std", [0.0], "1e-06"),

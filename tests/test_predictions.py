@@ -1,4 +1,4 @@
-"""Class scores on disk: what is saved is loaded again, and files that are damaged are refused by name."""
+"""Class scores on disk: what is written is read again, and files that are damaged are refused by name."""
 
 import zipfile
 from dataclasses import replace
@@ -21,8 +21,8 @@ def made_up() -> Predictions:
 def test_predictions_are_loaded_as_they_were_saved(tmp_path: Path) -> None:
     path = tmp_path / "predictions.npz"
     for saved in (made_up(), replace(made_up(), scores_flip=None)):
-        saved.save(path)
-        loaded = Predictions.load(path)
+        saved.write(path)
+        loaded = Predictions.read(path)
         assert (loaded.heads, loaded.model_sha256, loaded.fingerprint) == (("r0", "r1"), "abc", "def")
         assert (loaded.scores == saved.scores).all()
         assert (loaded.labels == saved.labels).all()
@@ -54,23 +54,23 @@ def test_published_predictions_give_the_published_accuracy() -> None:
     ],
 )
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    replace(made_up(), **change).save(tmp_path / "predictions.npz")  # type: ignore[arg-type]
+    replace(made_up(), **change).write(tmp_path / "predictions.npz")  # type: ignore[arg-type]
     with pytest.raises(FileError, match=r"predictions\.npz"):
-        Predictions.load(tmp_path / "predictions.npz")
+        Predictions.read(tmp_path / "predictions.npz")
 
 
 def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "predictions.npz"
     with pytest.raises(FileError, match="does not exist"):
-        Predictions.load(path)
+        Predictions.read(path)
     path.write_bytes(b"no archive")
     with pytest.raises(FileError, match="damaged"):
-        Predictions.load(path)
+        Predictions.read(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("heads.npy", b"no array")
     with pytest.raises(FileError, match="damaged"):
-        Predictions.load(path)
-    made_up().save(path)
+        Predictions.read(path)
+    made_up().write(path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(FileError, match="damaged"):
-        Predictions.load(path)
+        Predictions.read(path)

@@ -378,7 +378,7 @@ def test_a_folder_that_is_not_a_run_is_a_clear_error(tmp_path: Path, data: Path)
     with pytest.raises(TransnetError, match="is a file; give the folder of a run"):
         load(data)
     stopped_run(data, tmp_path / "run", step=4)
-    with pytest.raises(TransnetError, match="continue with `resume`"):
+    with pytest.raises(TransnetError, match="it is not finished; use `resume`"):
         load(tmp_path / "run", model=plain())
 
 
@@ -411,7 +411,7 @@ def test_evaluation_streams_what_training_streamed(
 def test_saved_predictions_are_the_runs_own_outputs(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "run", epochs=1, flip=True)
     (evaluated,) = evaluate_runs([str(tmp_path / "run")], device="cpu", save_predictions=True).values()
-    found = Predictions.load(tmp_path / "run" / "predictions.npz")
+    found = Predictions.read(tmp_path / "run" / "predictions.npz")
     assert found.heads == ("r0", "r1")
     assert found.model_sha256 == Run(tmp_path / "run").result().model_sha256
     for scores, expected in ((found.scores, evaluated.plain), (found.scores_flip, evaluated.flip)):

@@ -5,12 +5,13 @@
     state/00000980/manifest.json          size and sha256 of both files, written last
 
 A folder without a manifest that matches its files is not a checkpoint. The previous checkpoint is kept in case the disk
-damages the newest one; older ones are deleted after a new one is complete.
+damages the newest one.
 """
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 from transnet.errors import OperationError
 from transnet.runs.files import sha256, write_atomically, write_tensors
 
-KEPT = 2
+_KEPT = 2
 
 
 class CheckpointError(OperationError):
@@ -36,41 +37,39 @@ class Checkpoint:
     damaged: tuple[str, ...]
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> None:
-    """Write the checkpoint of ``step`` into ``folder``, a run's ``state/``, and delete the oldest.
+@contextmanager
+def naming_last_good(folder: Path, what: str) -> Iterator[None]:
+    """Turn an error of the disk into one that names what could not be written and the last good checkpoint."""
+    try:
+        yield
+    except OSError as error:
+        hint = f"the last good checkpoint is {last_good(folder)}: free some space and continue with `resume`"
+        raise CheckpointError(f"{what} could not be written ({error}); {hint}") from error
 
-    Args:
-        folder: a run's ``state/``.
-        step: the steps done, which name the checkpoint.
-        state: tensors, and values that JSON can hold.
-    """
+
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint of tensors and JSON values into a run's ``state/``, and delete the oldest."""
     target = folder / f"{step:08d}"
     tensors = {name: value.detach().cpu() for name, value in state.items() if isinstance(value, Tensor)}
     values = {name: value for name, value in state.items() if name not in tensors}
-    try:
-        if target.exists():
-            shutil.rmtree(target)
-        target.mkdir(parents=True)
-        write_tensors(target / "tensors.safetensors", tensors)
-        write_atomically(target / "state.json", json.dumps(values).encode())
-        write_atomically(target / "manifest.json", json.dumps(_manifest(target)).encode())
-    except OSError as error:
+    with naming_last_good(folder, f"the checkpoint {target}"):
         shutil.rmtree(target, ignore_errors=True)
-        raise CheckpointError(
-            f"the checkpoint {target} could not be written ({error}); the last good one is {last_good(folder)}"
-        ) from error
+        target.mkdir(parents=True)
+        try:
+            write_tensors(target / "tensors.safetensors", tensors)
+            write_atomically(target / "state.json", json.dumps(values).encode())
+            write_atomically(target / "manifest.json", json.dumps(_manifest(target)).encode())
+        except OSError:  # probably the disk is full
+            shutil.rmtree(target, ignore_errors=True)
+            raise
     # Later checkpoints were damaged, because the run continued from this one.
     complete = [path for path in _newest_first(folder) if int(path.name) <= step and (path / "manifest.json").exists()]
-    for path in set(_newest_first(folder)) - set(complete[:KEPT]):
+    for path in set(_newest_first(folder)) - set(complete[:_KEPT]):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """Load the newest checkpoint that is not damaged; None if the run has not written any.
-
-    Raises:
-        CheckpointError: if every checkpoint is damaged.
-    """
+    """Load the newest checkpoint that is not damaged; None if there is none, an error if all are damaged."""
     damaged: list[str] = []
     for path in _newest_first(folder):
         if not (path / "manifest.json").exists():
@@ -82,16 +81,9 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         except Exception as error:  # a damaged file may raise anything
             damaged.append(f"{path.name}: {error}")
     if damaged:
-        raise CheckpointError(
-            f"every checkpoint in {folder} is damaged ({'; '.join(damaged)}); "
-            "delete that folder to start again, or give another `out`"
-        )
+        hint = "delete that folder to start again, or give another `out`"
+        raise CheckpointError(f"every checkpoint in {folder} is damaged ({'; '.join(damaged)}); {hint}")
     return None
-
-
-def is_saved(folder: Path, step: int) -> bool:
-    """Whether the newest good checkpoint is that of ``step``."""
-    return Path(last_good(folder)).name == f"{step:08d}"
 
 
 def last_good(folder: Path) -> str:
@@ -103,6 +95,11 @@ def last_good(folder: Path) -> str:
             continue
         return str(path)
     return "none"
+
+
+def is_saved(folder: Path, step: int) -> bool:
+    """Whether the newest good checkpoint is that of ``step``."""
+    return Path(last_good(folder)).name == f"{step:08d}"
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -141,19 +142,16 @@ class TrainConfig:
                 if get_origin(hint) is Literal:
                     reason = f"known are {' '.join(get_args(hint))}"
                 raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
-        try:
-            valid = all(0 < share < 1 for share in self.milestone_shares)
-        except ValueError:
-            valid = False
-        if not valid:
-            raise ConfigError(f"{self.milestones!r} was given; expected fractions such as 0.5,0.75", field="milestones")
+        with suppress(ValueError):
+            if all(0 < share < 1 for share in self.milestone_shares):
+                return
+        raise ConfigError(f"{self.milestones!r} was given; expected fractions such as 0.5,0.75", field="milestones")
 
     @classmethod
     def for_data(cls, data: str, out: str, *, recipe: str = "fast", **settings: Any) -> "TrainConfig":
-        """Return a recipe's settings for a data set, with changes, as `transnet train` does.
+        """Return a recipe's settings for a dataset, with changes, as `transnet train` does.
 
-        The constructor does not do this: it uses the plain defaults, and its ``recipe`` only records where the
-        settings came from.
+        The constructor uses the plain defaults; its ``recipe`` only records where the settings came from.
         """
         from transnet.runs import recipes
 
@@ -178,21 +176,16 @@ FREE = {
 
 
 def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
-    """Return the settings that keep a run from being resumed, each as ```lr`: 0.1 before, 0.2 now``.
-
-    Data may be in another place than before if its name is the same; its fingerprint shows whether the content is.
-    """
-    found = []
-    for name in (field.name for field in dataclasses.fields(TrainConfig) if field.name not in FREE):
-        old, new = getattr(before, name), getattr(now, name)
-        same = data_name(old) == data_name(new) if name == "data" else old == new
-        if not same:
-            found.append(f"`{name}`: {old!r} before, {new!r} now")
-    return found
+    """Return the settings that keep a run from being resumed, each as ```lr`: 0.1 before, 0.2 now``."""
+    if data_name(before.data) == data_name(now.data):  # in another place; the fingerprint shows whether it is the same
+        now = dataclasses.replace(now, data=before.data)
+    names = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in FREE]
+    both = [(name, getattr(before, name), getattr(now, name)) for name in names]
+    return [f"`{name}`: {old!r} before, {new!r} now" for name, old, new in both if old != new]
 
 
 def data_name(data: str) -> str:
-    """Return a data set's name, or the last part of its path."""
+    """Return a dataset's name, or the last part of its path."""
     return Path(os.path.abspath(os.path.expanduser(data))).name
 
 
@@ -208,11 +201,8 @@ def from_dict(settings: Mapping[str, Any]) -> TrainConfig:
 
 def read_config(path: str | Path) -> TrainConfig:
     """Read the settings in a run's ``config.json``, given the file."""
-    path = Path(path)
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give {path / 'config.json'}", field="config")
     try:
-        settings = read_json(path, "give a run's config.json").get("train")
+        settings = read_json(Path(path), "give a run's config.json").get("train")
         if not isinstance(settings, dict):
             raise FileError(f"{path} is not a run's config.json: it has no entry 'train'")
         return from_dict(settings)

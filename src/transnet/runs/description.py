@@ -1,7 +1,7 @@
 """What is needed to use a trained model besides its weights: its network, heads, classes and preprocessing.
 
-The ``config.json`` of a run, that of an exported folder and the metadata of an ONNX file each hold a `Description`.
-They may come from strangers, so every entry is checked before anything is built from it.
+A `Description` comes from the ``config.json`` of a run or an export or from an ONNX file, which strangers may have
+written. So every entry is checked before anything is built from it.
 """
 
 import re
@@ -58,11 +58,8 @@ class Description:
             raise ConfigError(f"transforms has {len(self.transforms)} names; a pruned model has one")
         if self.stored_size < self.image_size:
             raise ConfigError(f"stored_size is {self.stored_size}; at least image_size, {self.image_size}, is needed")
-        for key, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != self.channels:
-                raise ConfigError(
-                    f"{key} has {len(values)} numbers; one for each of {self.channels} channels is needed"
-                )
+        if {len(self.mean), len(self.std)} != {self.channels}:
+            raise ConfigError(f"mean and std are {self.mean} and {self.std}; one number for each channel is needed")
 
     @classmethod
     def of_run(cls, settings: RunSettings, source: str) -> "Description":
@@ -73,11 +70,7 @@ class Description:
 
     @classmethod
     def of_export(cls, content: Mapping[str, object], source: str) -> "Description":
-        """Read what `to_dict` wrote; ``source`` names the file in errors. Other entries are ignored.
-
-        Raises:
-            FileError: if an entry is missing or wrong, or if the model needs another version's preprocessing.
-        """
+        """Read what `to_dict` wrote; ``source`` names the file in errors. Other entries are ignored."""
         if content.get("schema") != 1:
             raise FileError(f"{source}: schema is {content.get('schema')!r:.80}; this version reads 1")
         for key, known in (("preprocessing", PREPROCESSING), ("input", INPUT)):
@@ -92,8 +85,7 @@ class Description:
     def build(self, model: nn.Module | None = None) -> nn.Module:
         """Build the network with random weights, without folding: a `TransNet`, or the pruned classifier.
 
-        Args:
-            model: a backbone to use instead of creating the one that is described.
+        ``model`` is used instead of the backbone that is described.
         """
         if model is None:
             model = backbones.create(

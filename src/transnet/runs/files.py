@@ -51,13 +51,9 @@ def sha256(path: Path) -> str:
 
 
 def read_json(path: Path, hint: str) -> dict[str, object]:
-    """Read a JSON object from a file that may be anything.
-
-    Raises:
-        FileError: if the file is missing (the message ends in ``hint``), too long or damaged.
-    """
+    """Read a JSON object from a file that may be anything; if it is missing, the error ends in ``hint``."""
     if not path.is_file():
-        raise FileError(f"{path} does not exist; {hint}")
+        raise FileError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; {hint}")
     try:
         if (size := path.stat().st_size) > LONGEST_JSON:
             raise FileError(f"{path} has {size:,} bytes; at most {LONGEST_JSON:,} are read")

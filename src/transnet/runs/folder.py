@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transnet.console import say
 from transnet.errors import ConfigError, FileError
 from transnet.model import TransNet
-from transnet.runs import checkpoint
+from transnet.runs.checkpoint import naming_last_good
 from transnet.runs.config import differences
 from transnet.runs.description import Description
 from transnet.runs.files import read_json, sha256, write_atomically, write_tensors
@@ -30,7 +30,7 @@ from transnet.runs.records import EpochEntry, Result, RunSettings, decode, encod
 from transnet.runs.weights import load_weights
 
 CUSTOM = "custom"  # the name of a backbone that the user's own code passed in
-LOCK_TIMEOUT = 30.0  # seconds: the children of a killed process hold its lock for a few seconds more
+_LOCK_TIMEOUT = 30.0  # seconds: the children of a killed process hold its lock for a few seconds more
 
 
 class RunInUse(ConfigError):
@@ -56,11 +56,7 @@ class Run:
         return self.result_file.exists()
 
     def settings(self) -> RunSettings:
-        """The content of ``config.json``.
-
-        Raises:
-            FileError: if this is no run's folder, or the file is damaged.
-        """
+        """The content of ``config.json``."""
         if self.path.is_file():
             in_run = (self.path.parent / "config.json").is_file()
             hint = f"its folder, {self.path.parent}" if in_run else "the folder of a run"
@@ -75,7 +71,7 @@ class Run:
         return decode(Result, read_json(self.result_file, "has the run finished?"), str(self.result_file))
 
     def metrics(self) -> list[EpochEntry]:
-        """The entries of ``metrics.jsonl``. A line that was cut off when its process ended is left out."""
+        """The entries of ``metrics.jsonl``, without a line that was cut off when its process ended."""
         return [decode(EpochEntry, json.loads(line), str(self.metrics_file)) for _, line in self._metrics_lines()]
 
     def _metrics_lines(self) -> list[tuple[int, str]]:
@@ -89,12 +85,7 @@ class Run:
     # ------------------------------------------------------------------------------------------------- writing
 
     def begin(self, settings: RunSettings, *, resume: bool) -> None:
-        """Create the folder, or check that an existing one can be resumed, and lock it until `release`.
-
-        Raises:
-            ConfigError: if the folder exists without ``resume``, was begun with other settings, is in use by another
-                process or cannot be written.
-        """
+        """Create the folder, or check that an existing one can be resumed, and lock it until `release`."""
         self._check_free(settings, resume=resume)  # before anything is created in a folder that is not ours
         self.acquire()
         self._check_free(settings, resume=resume)  # another process may have begun a run meanwhile
@@ -110,10 +101,9 @@ class Run:
             return
         if not resume:
             started = self.finished or self._has_checkpoint()
-            why = "" if started else "; it has no checkpoint yet, so `resume` starts from the beginning"
-            raise ConfigError(
-                f"{self.path} exists; add `resume` to continue that run, or give another folder{why}", field="out"
-            )
+            hint = "" if started else "; it has no checkpoint yet, so `resume` starts from the beginning"
+            problem = f"{self.path} exists; add `resume` to continue that run, or give another folder{hint}"
+            raise ConfigError(problem, field="out")
         if self.config.exists():
             self.check_same(self.settings(), settings)
         elif not self._has_checkpoint():
@@ -127,38 +117,31 @@ class Run:
     def _has_checkpoint(self) -> bool:
         return any(path.name.isdigit() for path in self.state.glob("*"))
 
-    def acquire(self, timeout: float | None = LOCK_TIMEOUT) -> None:
+    def acquire(self, timeout: float | None = _LOCK_TIMEOUT) -> None:
         """Keep other processes out of this folder until `release`, or until this process ends, however it ends.
 
         Keep the `Run` while the lock is needed. A process may acquire the lock several times. On a file system without
         locks this does nothing.
 
         Args:
-            timeout: seconds to wait for another process; None waits until it ends.
-
-        Raises:
-            RunInUse: if the folder is still in use then.
-            ConfigError: if it cannot be created.
+            timeout: seconds to wait for another process before a `RunInUse` is raised; None waits until it ends.
         """
         try:
             self.state.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written ({error})", field="out") from error
+        busy = f"another process is training {self.path}"
         with suppress(NotImplementedError, OSError):  # a file system without locks
-            if self._lock_within(0):
+            try:
+                self._lock.acquire(timeout=0)
                 return
-            limit = "" if timeout is None else f" up to {timeout:g} s"
-            say(f"another process is training {self.path}; waiting{limit} for it to end", shown=timeout != 0)
-            if not self._lock_within(-1 if timeout is None else timeout):
-                problem = f"another process is training {self.path}; wait until it ends, or give another folder"
-                raise RunInUse(problem, field="out")
-
-    def _lock_within(self, seconds: float) -> bool:
-        try:
-            self._lock.acquire(timeout=seconds, poll_interval=0.5)
-        except Timeout:
-            return False
-        return True
+            except Timeout:
+                limit = "" if timeout is None else f" up to {timeout:g} s"
+                say(f"{busy}; waiting{limit} for it to end", shown=timeout != 0)
+            try:
+                self._lock.acquire(timeout=-1 if timeout is None else timeout, poll_interval=0.5)
+            except Timeout:
+                raise RunInUse(f"{busy}; wait until it ends, or give another folder", field="out") from None
 
     def release(self) -> None:
         """Undo one `acquire`."""
@@ -181,33 +164,18 @@ class Run:
 
     def add_metrics(self, entry: EpochEntry) -> None:
         """Append the line of an epoch and flush it to the disk."""
-        content = {key: value for key, value in encode(entry).items() if value not in (None, {})}
-        try:
-            with open(self.metrics_file, "a") as file:
-                file.write(json.dumps(content, allow_nan=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            good = checkpoint.last_good(self.state)
-            raise checkpoint.CheckpointError(
-                f"{self.metrics_file} could not be written ({error}); the last good checkpoint is {good}"
-            ) from error
+        content = {key: value for key, value in encode(entry).items() if value is not None}
+        with naming_last_good(self.state, str(self.metrics_file)), open(self.metrics_file, "a") as file:
+            file.write(json.dumps(content, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def finish(self, tensors: Mapping[str, Tensor], result: Result) -> Result:
-        """Write the weights and then the result, and delete the checkpoints; returns the result as written.
-
-        Raises:
-            CheckpointError: if they cannot be written, for example because the disk is full.
-        """
-        try:
+        """Write the weights and then the result, and delete the checkpoints; returns the result as written."""
+        with naming_last_good(self.state, f"the trained model in {self.path}"):
             write_tensors(self.model, tensors)
             result = replace(result, model_sha256=sha256(self.model))
             write_atomically(self.result_file, json.dumps(encode(result), indent=1).encode())
-        except OSError as error:
-            raise checkpoint.CheckpointError(
-                f"the trained model could not be written to {self.path} ({error}); the last good checkpoint is "
-                f"{checkpoint.last_good(self.state)}: free some space and continue with `resume`"
-            ) from error
         self.drop_state()
         return result
 
@@ -229,10 +197,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
         raise FileError(f"{run.path} was trained from a model of your own; give it as load(path, model=…)")
     about = Description.of_run(settings, str(run.config))
     if not run.model.is_file():
-        hint = "only its result was kept: train it again in another folder"
-        raise FileError(
-            f"{run.model} does not exist; {hint if run.finished else 'the run is not finished: continue with `resume`'}"
-        )
+        lost, early = "only its result was kept: train it again in another folder", "it is not finished; use `resume`"
+        raise FileError(f"{run.model} does not exist; {lost if run.finished else early}")
     expected = run.result().model_sha256 if run.finished else ""
     if expected and sha256(run.model) != expected:
         raise FileError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result_file})")

@@ -1,7 +1,6 @@
-"""The class scores of a run on its test images, as a file that outlives the weights.
+"""``RUN/predictions.npz``: a run's logits on its test images, as a file that outlives the weights.
 
-``RUN/predictions.npz`` holds what ensembles, calibration and early exit need, so these can be measured without the
-weights, and for runs that were trained on different machines.
+Ensembles, calibration and early exit are measured from it, also for runs that were trained on different machines.
 """
 
 import io
@@ -15,7 +14,7 @@ from transnet.errors import FileError
 from transnet.runs.files import write_atomically
 
 NAME = "predictions.npz"
-LARGEST = 4 * 2**30  # bytes, uncompressed
+_LARGEST = 4 * 2**30  # bytes, uncompressed
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Predictions:
     model_sha256: str  # of the weights that the scores come from, as in result.json
     fingerprint: str  # of the data, as in config.json
 
-    def save(self, path: Path) -> None:
+    def write(self, path: Path) -> None:
         """Write the file; it is either complete or absent."""
         flip = {} if self.scores_flip is None else {"scores_with_flip": self.scores_flip.astype(np.float16)}
         content = io.BytesIO()
@@ -41,18 +40,14 @@ class Predictions:
         write_atomically(path, content.getvalue())
 
     @classmethod
-    def load(cls, path: Path) -> "Predictions":
-        """Read the file, which may come from anywhere.
-
-        Raises:
-            FileError: if it is missing, damaged or of another kind.
-        """
+    def read(cls, path: Path) -> "Predictions":
+        """Read the file, which may come from anywhere."""
         if not path.is_file():
             raise FileError(f"{path} does not exist; evaluate the run with `save_predictions` to write it")
         try:
             with zipfile.ZipFile(path) as archive:
-                if sum(item.file_size for item in archive.infolist()) > LARGEST:
-                    raise ValueError(f"more than {LARGEST:,} bytes")
+                if sum(item.file_size for item in archive.infolist()) > _LARGEST:
+                    raise ValueError(f"more than {_LARGEST:,} bytes")
             with np.load(path, allow_pickle=False) as file:
                 found = cls(
                     heads=tuple(str(name) for name in file["heads"]),
@@ -68,10 +63,10 @@ class Predictions:
         return found
 
     def _check(self) -> None:
-        n, classes = len(self.labels), self.scores.shape[-1]
+        labels, classes = self.labels, self.scores.shape[-1]
         for scores in (self.scores, self.scores_flip):
-            if scores is not None and (scores.shape != (n, len(self.heads), classes) or scores.dtype.kind != "f"):
+            shape = (len(labels), len(self.heads), classes)
+            if scores is not None and (scores.shape != shape or scores.dtype.kind != "f"):
                 raise ValueError("its arrays do not belong together")
-        labels = self.labels
-        if labels.shape != (n,) or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < classes)).all():
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < classes)).all():
             raise ValueError("some labels belong to no class")

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import transnet
 from transnet.data import DataSet
 from transnet.runs import recipes
 from transnet.runs.config import TrainConfig, data_name
@@ -15,30 +16,29 @@ from transnet.runs.records import DataDescription, RunSettings, SplitSizes
 
 
 def run_settings(config: TrainConfig, data: DataSet) -> RunSettings:
-    """Return the content of ``config.json``."""
-    # A run does not depend on the folder in which it is on this machine.
+    """Return the content of ``config.json``, which does not depend on the folder that holds the run."""
     out = Path(config.out).name if Path(config.out).is_absolute() else config.out
     return RunSettings(
         train=dataclasses.replace(config, out=out, resume=False),
         data=DataDescription(
             name=data.name,
-            classes=tuple(data.classes),
+            classes=data.classes,
             channels=data.channels,
             image_size=data.image_size,
             stored_size=data.geometry.stored[0],
-            mean=tuple(data.mean),
-            std=tuple(data.std),
+            mean=data.mean,
+            std=data.std,
             flip=data.flip if config.flip is None else config.flip,
             pad=data.geometry.pad if config.pad is None else config.pad,
             sizes=SplitSizes(len(data.train), len(data.val) if data.val else 0, len(data.test)),
-            skipped=tuple(data.skipped),
+            skipped=data.skipped,
             fingerprint=data.fingerprint,
         ),
     )
 
 
 def command(config: TrainConfig, defaults: Mapping[str, object]) -> str:
-    """Return the command that repeats this run: only the options that differ from the recipe's ``defaults``."""
+    """Return the command that repeats a run: only the options that differ from the recipe's ``defaults``."""
     words = ["transnet", "train", shlex.quote(config.data)]
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), defaults.get(field.name, field.default)
@@ -54,10 +54,7 @@ def command(config: TrainConfig, defaults: Mapping[str, object]) -> str:
 
 
 def command_elsewhere(config: TrainConfig, name: str) -> str:
-    """Return the command that repeats a run on another machine, in the folder ``runs/NAME``.
-
-    It names neither the folder of the data nor the device, and has the defaults of checkpoints and TensorBoard.
-    """
+    """Return the command that repeats a run on another machine, in the folder ``runs/NAME``."""
     neutral = dataclasses.replace(
         config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,
         tensorboard=True, device="auto",
@@ -71,20 +68,15 @@ def versions() -> dict[str, str]:
     import torch
     import torchvision
 
-    import transnet
-
-    packages = {"torch": torch, "torchvision": torchvision, "timm": timm}
-    found = {name: str(package.__version__) for name, package in packages.items()}  # torch's is a subclass of str
+    found = {package.__name__: str(package.__version__) for package in (torch, torchvision, timm)}
     return {"transnet": transnet.__version__, "python": platform.python_version(), **found}
 
 
 def commit() -> str | None:
     """Return the commit of the source code: TRANSNET_COMMIT if it is set (for a copy of a checkout), or git's."""
-    if given := os.environ.get("TRANSNET_COMMIT"):
-        return given
-    source = Path(__file__).parent
-    if not (source.parents[2] / ".git").exists():
-        return None
+    given, source = os.environ.get("TRANSNET_COMMIT"), Path(__file__).parents[3]
+    if given or not (source / ".git").exists():
+        return given or None
     words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(words, cwd=source, capture_output=True, text=True, timeout=10, check=False)

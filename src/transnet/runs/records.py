@@ -26,11 +26,7 @@ ChannelStds = Annotated[tuple[Annotated[float, Meta(ge=1e-6, le=10)], ...], Meta
 
 
 def decode(kind: type[T], content: object, source: str) -> T:
-    """Turn JSON content into a record. Entries that the record does not have are ignored.
-
-    Raises:
-        FileError: if an entry is missing or has the wrong type or range; the message names ``source`` and the entry.
-    """
+    """Turn JSON content into a record. Errors name ``source`` and the entry; unknown entries are ignored."""
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
@@ -56,19 +52,14 @@ def _explained(error: str, kind: Any, content: Any) -> str:
 
 
 def encode(record: object) -> dict[str, Any]:
-    """Turn a record into JSON content. Numbers that are not finite become null, because JSON cannot hold them.
-
-    The entries ``classes``, ``uncertainty`` and ``terms`` are left out if they are empty.
-    """
+    """Turn a record into JSON content. Numbers that are not finite become null, because JSON cannot hold them."""
     return cast(dict[str, Any], _finite(msgspec.to_builtins(record)))
-
-
-_OPTIONAL = {"classes", "uncertainty", "terms"}
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items() if item or key not in _OPTIONAL}
+        may_be_left_out = ("classes", "uncertainty", "terms")
+        return {key: _finite(item) for key, item in value.items() if item or key not in may_be_left_out}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and value - value != 0 else value
@@ -86,12 +77,10 @@ class ClassRecall:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """How far a classifier's probabilities can be trusted.
-
-    All but the first need several members (heads or networks), and are None for a single one.
-    """
+    """How far a classifier's probabilities can be trusted."""
 
     calibration_error: float  # expected calibration error over 15 bins
+    # The others need several members (heads or networks).
     disagreement: float | None = None  # of the members: the mean over the images, in nats
     split_votes: float | None = None  # fraction of images on which not all members choose the same class
     # How well the disagreement separates errors from correct predictions, from 0.5 (chance) to 1 (perfectly). None also

@@ -1,8 +1,8 @@
 """Load weights from a file of unknown origin into a model, without trusting the file.
 
-A safetensors file holds numbers and a header with their names, shapes and types. Nothing in it is executed, but the
-header may claim any size. So the header is read first and compared with the model, which is built without memory (on
-the meta device). Only if both agree is the model built and the rest of the file read.
+Nothing in a safetensors file is executed, but its header may claim tensors of any size. So the header is read first and
+compared with the model, which is built without memory (on the meta device). Only if both agree is the model built and
+the rest of the file read.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,6 @@ def load_weights(
         build: creates the model with any weights; called on the meta device first, then again.
         what: the model's name, for messages.
         finish: changes the built model as folding does: kernels may turn, and ``folded_pads`` are added.
-
-    Raises:
-        FileError: if the file is damaged, does not fit the model or contains values that are not finite.
     """
     found = read_shapes(path)
     try:
@@ -40,13 +37,13 @@ def load_weights(
         raise FileError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
     if finish is not None:
         found = _unturned(found, {name: tuple(tensor.shape) for name, tensor in blank.state_dict().items()})
-    _load(blank, {name: torch.empty(shape, device="meta") for name, shape in found.items()}, path, what, assign=True)
+    _load(blank, {name: torch.empty(shape, device="meta") for name, shape in found.items()}, path, what)
     model = build() if finish is None else finish(build())
     tensors = _read_tensors(path)
     for name, own in model.state_dict().items():
         if name in tensors and tensors[name].is_floating_point() != own.is_floating_point():
             raise FileError(f"{path} does not fit {what}: {name} is {tensors[name].dtype}, the model's is {own.dtype}")
-    _load(model, tensors, path, what, assign=False)
+    _load(model, tensors, path, what)
     return model.eval()
 
 
@@ -76,9 +73,9 @@ def _unturned(found: dict[str, tuple[int, ...]], plain: dict[str, tuple[int, ...
     return before
 
 
-def _load(model: nn.Module, tensors: dict[str, Tensor], path: Path, what: str, *, assign: bool) -> None:
+def _load(model: nn.Module, tensors: dict[str, Tensor], path: Path, what: str) -> None:
     try:
-        model.load_state_dict(tensors, strict=True, assign=assign)
+        model.load_state_dict(tensors)
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()
         raise FileError(f"{path} does not fit {what}: {reason:.300}") from error

@@ -58,7 +58,7 @@ class FinishedRun:
     def predictions(self) -> Predictions | None:
         """Its logits on the test images, if they were saved with these weights."""
         path = self.path / NAME
-        found = Predictions.load(path) if path.exists() else None
+        found = Predictions.read(path) if path.exists() else None
         return found if found and found.model_sha256 == self.result.model_sha256 else None
 
 

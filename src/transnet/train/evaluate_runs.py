@@ -157,7 +157,7 @@ def _write_predictions(path: str | Path, found: Outputs) -> None:
     Predictions(
         heads=found.transforms, scores=plain, scores_flip=flipped[0] if flipped else None, labels=found.labels.numpy(),
         model_sha256=run.result().model_sha256, fingerprint=run.settings().data.fingerprint,
-    ).save(run.path / NAME)  # fmt: skip
+    ).write(run.path / NAME)  # fmt: skip
 
 
 def own_data(path: str | Path, *, at: str | None = None) -> DataSet:

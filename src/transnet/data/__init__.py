@@ -8,16 +8,15 @@ labels = data.train.labels
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# Resolved on first use: the command line's help reads the catalog and must not wait for torch.
-_HOME = {"DataSet": "dataset", "Split": "dataset", "open_data": "open"}
-__all__ = ["DataSet", "Split", "open_data"]
-
 if TYPE_CHECKING:
     from transnet.data.dataset import DataSet, Split
     from transnet.data.open import open_data
 
+__all__ = ["DataSet", "Split", "open_data"]
+
 
 def __getattr__(name: str) -> object:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Only now: the command line's help reads the catalog and must not wait for torch.
+    return getattr(import_module(f"{__name__}.{'open' if name == 'open_data' else 'dataset'}"), name)

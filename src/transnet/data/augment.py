@@ -83,8 +83,7 @@ class View:
         cls, geometry: Geometry, *, mean: Sequence[float], std: Sequence[float], device: torch.device | None = None
     ) -> "View":
         """From channel statistics in 0…1."""
-        m = torch.tensor(mean, dtype=torch.float32, device=device)
-        s = torch.tensor(std, dtype=torch.float32, device=device)
+        m, s = (torch.tensor(values, dtype=torch.float32, device=device) for values in (mean, std))
         return cls(geometry, 1 / (255 * s), m / s)
 
     def normalise(self, pixels: Tensor) -> Tensor:

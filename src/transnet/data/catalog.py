@@ -33,7 +33,7 @@ class NamedDataset:
     model: str  # the default network
     folder: str  # of its files in ``TRANSNET_DATA`` after a download; empty if it needs none
     read: Callable[[bool], Source]  # downloads it if necessary; the argument is whether to show progress
-    recipe: str = ""  # the key of its settings in the recipes (`transnet.runs.recipes`), if they have any
+    recipe: str = ""  # the key of its settings in `transnet.runs.recipes`, if any
 
 
 def data_folder() -> Path:
@@ -64,12 +64,11 @@ def _cifar(kind: str, progress: bool) -> Source:
     folder = fetch_folder(published.url, (published.tgz_md5,), published.base_folder, root, progress=progress)
     try:
         # These files are pickles. torchvision compares the md5 of every one of them before it opens any.
-        parts = {"train": published(root, train=True), "test": published(root, train=False)}
+        train, test = published(root, train=True), published(root, train=False)
     except RuntimeError as error:
         raise DataError(f"{folder}: its files are not the published ones; delete it to unpack it again") from error
-    pixels = {split: part.data for split, part in parts.items()}
-    labels = {split: np.array(part.targets) for split, part in parts.items()}
-    return source_of_arrays(kind, pixels, labels, tuple(parts["train"].classes))
+    labels = {"train": np.array(train.targets), "test": np.array(test.targets)}
+    return source_of_arrays(kind, {"train": train.data, "test": test.data}, labels, tuple(train.classes))
 
 
 def _fashion_mnist(progress: bool) -> Source:
@@ -111,8 +110,8 @@ def _imagenet200(_progress: bool) -> Source:
     root = Path(os.environ.get("TRANSNET_IMAGENET") or data_folder() / "imagenet").expanduser()
     if not (root / "train").is_dir() or not (root / "val").is_dir():
         raise DataError(
-            f"{root}: no ImageNet here, that is train/ and val/ with a folder for each class such as n01443537; it"
-            " cannot be downloaded without an account: set TRANSNET_IMAGENET to the folder of your copy"
+            f"{root}: no train/ and val/ of ImageNet here; it cannot be downloaded without an account: set"
+            " TRANSNET_IMAGENET to the folder of your copy"
         )
     return _wordnet_folder(root, wordnet_classes("imagenet200"))
 

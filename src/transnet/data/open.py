@@ -23,11 +23,9 @@ from transnet.data.survey import Records, statistics, survey
 from transnet.errors import DataError
 
 Mask = npt.NDArray[np.bool_]
-TEST_FRACTION = 0.2
-# Results of runs with different seeds are compared, so the test set must not depend on the seed.
-_TEST_SEED = 0
-# Up to this side, images of one square size are used as they are and padded, as is usual for CIFAR.
-_SMALL = 64
+_TEST_FRACTION = 0.2
+_TEST_SEED = 0  # not that of a run: results of runs with different seeds are compared
+_SMALL = 64  # up to this side, images of one square size are used as they are and padded, as is usual for CIFAR
 _KINDS = f"it is a name ({' '.join(NAMES)}), a folder or an .npz"
 
 
@@ -69,12 +67,11 @@ def open_data(
     _check_options(image_size, val_fraction, train_fraction, on_bad_image)
     name, source = _read(data, label_column, progress=progress)
     if len(source.classes) < 2:
-        hint = "a folder needs one folder for each class inside"
-        raise DataError(f"{data}: only one class, {source.classes[0]!r}, but a classifier needs two; {hint}")
+        raise DataError(f"{data}: only one class, {source.classes[0]!r}; a folder needs one folder for each class")
     named = DATASETS.get(data)
 
     def expect(sample: Records) -> tuple[Size, int]:
-        return _geometry(named, sample, image_size).stored, channels or _channels(sample)
+        return _geometry(named, sample, image_size).stored, channels or (1 if sample["grey"].all() else 3)
 
     records, decoded = survey(source.store, progress=progress, expect=expect)
     source, skipped = _without_bad(name, source, records["bad"], on_bad_image)
@@ -83,32 +80,21 @@ def open_data(
     used = records[np.concatenate(list(splits.values()))]
     geometry = _geometry(named, used, image_size)
     flip = named.flip if named else not _is_colourless(used)
-    channels = channels or _channels(used)
+    channels = channels or (1 if used["grey"].all() else 3)
     mean, std = statistics(records[splits["train"]], channels)
-    opened = {
-        split: Split(
-            source.store, rows, source.labels[rows], np.array(records["sha"][rows]), channels=channels, decoded=decoded
-        )
-        for split, rows in splits.items()
-    }
+    opened = {}
+    for split, rows in splits.items():
+        hashes = np.array(records["sha"][rows])
+        opened[split] = Split(source.store, rows, source.labels[rows], hashes, channels=channels, decoded=decoded)
     # Published runs record this fingerprint.
     view = [source.classes, channels, geometry.size[0], geometry.stored[0], geometry.pad, flip]
     contents = {split: part.fingerprint for split, part in opened.items()}
     return DataSet(
-        name=name,
-        classes=source.classes,
-        channels=channels,
-        geometry=geometry,
-        flip=flip,
-        square=bool((used["height"] == used["width"]).all()),
-        mean=mean,
-        std=std,
-        train=opened["train"],
-        val=opened.get("val"),
-        test=opened["test"],
-        skipped=skipped,
+        name=name, classes=source.classes, channels=channels, geometry=geometry, flip=flip,
+        square=bool((used["height"] == used["width"]).all()), mean=mean, std=std,
+        train=opened["train"], val=opened.get("val"), test=opened["test"], skipped=skipped,
         fingerprint=hashlib.sha256(json.dumps([view, contents], sort_keys=True).encode()).hexdigest(),
-    )
+    )  # fmt: skip
 
 
 def _check_options(image_size: int | None, val_fraction: float, train_fraction: float, on_bad_image: str) -> None:
@@ -173,7 +159,7 @@ def _split(
 ) -> dict[str, Rows]:
     """Split the images as far as the data does not, and leave out training images that are not to be used."""
 
-    def choose(fraction: float, seed: int | str) -> Mask:  # of the images that are now in train
+    def choose(fraction: float, seed: int | str) -> Mask:
         return _choose(source.labels[train], hashes[train], fraction, seed)
 
     train, val, test = source.splits["train"], source.splits.get("val"), source.splits.get("test")
@@ -181,19 +167,15 @@ def _split(
         test, val = val, None
     if test is None:
         if len(alone := np.flatnonzero(np.bincount(source.labels[train]) == 1)):
-            raise DataError(
-                f"{name}: class {source.classes[alone[0]]!r} has one image, but needs one to train and one to test;"
-                " add images, or a test/ folder"
-            )
-        chosen = choose(TEST_FRACTION, _TEST_SEED)
+            only = source.classes[alone[0]]
+            raise DataError(f"{name}: class {only!r} has one image; add another, or a test/ folder")
+        chosen = choose(_TEST_FRACTION, _TEST_SEED)
         train, test = train[~chosen], train[chosen]
     if val_fraction:
         if val is not None:
             raise DataError(f"{name} has a validation set; leave this out", field="val_fraction")
         # With another seed than the test set, which would otherwise order the images in the same way.
         chosen = choose(val_fraction, f"val {seed}")
-        if not chosen.any():
-            raise DataError(f"{name}: no class has two training images, so none can be kept for validation")
         train, val = train[~chosen], train[chosen]
     if train_fraction < 1:
         labels = source.labels[train]
@@ -215,8 +197,7 @@ def _split(
 def _choose(labels: Rows, hashes: Pixels, fraction: float, seed: int | str) -> Mask:
     """Choose a stratified ``fraction`` of the images: of each class its share, at least one and never all.
 
-    The choice depends only on the images' contents and the seed, and not on the order of the files. An added image
-    changes it for few others. Of a class with one image, none is chosen.
+    The choice depends only on the images' contents and the seed, so an added image changes it for few others.
     """
     lot = np.array([hashlib.sha256(f"{seed} ".encode() + sha.tobytes()).digest() for sha in hashes], dtype="S32")
     chosen = np.zeros(len(labels), dtype=np.bool_)
@@ -238,11 +219,7 @@ def _geometry(named: NamedDataset | None, records: Records, image_size: int | No
     return Geometry.square(224, stored=256).scaled(image_size or min(224, int(np.median(sides))))
 
 
-def _channels(records: Records) -> int:
-    return 1 if records["grey"].all() else 3
-
-
 def _is_colourless(records: Records) -> bool:
-    """Whether all images are grey, even if some are stored as RGB: each channel then has the same moments."""
+    """Whether all images are grey, even if some are stored as RGB."""
     moments = np.concatenate([records["mean"], records["square"]])
-    return bool((abs(moments - moments[:, :1]) < 1e-9).all())  # sums of thousands of values differ in the last digits
+    return bool((abs(moments - moments[:, :1]) < 1e-9).all())  # rounding differs

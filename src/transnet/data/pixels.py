@@ -35,14 +35,10 @@ _GREY16 = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 
 @dataclass(frozen=True)
 class Geometry:
-    """How an image of any size becomes a network's input of one size.
+    """How an image of any size becomes a network's input of one size."""
 
-    Every image is resized and cut to ``stored`` once. Training crops ``size`` out of that at random, evaluation at the
-    centre.
-    """
-
-    size: Size  # of the network's input
-    stored: Size  # at which images are held
+    size: Size  # of the network's input: a random crop in training, otherwise the centre
+    stored: Size  # to which every image is resized and cut once
     pad: int = 0  # pixels of mean colour that are added on each side before a random crop
 
     def __post_init__(self) -> None:
@@ -90,10 +86,7 @@ def centre(images: Images, size: Size) -> Images:
 
 
 def resize_to_cover(pixels: Pixels, size: Size) -> Pixels:
-    """The image, resized so that one side has the given length and the other at least that.
-
-    Pillow's bilinear filter antialiases and computes with integers, so its pixels are the same on every processor.
-    """
+    """The image, resized so that one side has the given length and the other at least that."""
     from PIL import Image
 
     longest = _LONGEST * min(pixels.shape[:2])
@@ -106,6 +99,7 @@ def resize_to_cover(pixels: Pixels, size: Size) -> Pixels:
     if new == (height, width):
         return pixels
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    # This filter antialiases and computes with integers, so its pixels are the same on every processor.
     return np.array(image.resize(new[::-1], Image.Resampling.BILINEAR)).reshape(*new, -1)
 
 
@@ -144,7 +138,7 @@ def decode_image(encoded: bytes, *, check: bool = False) -> Pixels:
 
 
 def with_channels(pixels: Pixels, channels: int) -> Pixels:
-    """The image with as many channels as a network takes: grey is repeated as RGB, RGB becomes Pillow's grey (L)."""
+    """The image with 1 or 3 channels: grey is repeated as RGB, RGB becomes Pillow's grey (L)."""
     from PIL import Image
 
     if pixels.shape[2] == channels:

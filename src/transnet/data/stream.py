@@ -34,8 +34,7 @@ _GRACE = 20  # seconds that a worker continues after SIGTERM
 def for_rows(work: Callable[[range], str | None], n: int, *, title: str, progress: bool) -> None:
     """Call ``work`` for consecutive ranges of ``n`` rows, in worker processes if there are many.
 
-    ``work`` writes its results to a file, because shared memory might run out. It returns None, or the text of an
-    error, which is raised as a DataError.
+    ``work`` writes to a file, because shared memory might run out. It returns None, or the text of a DataError.
     """
     parts = [range(n)[start : start + _CHUNK] for start in range(0, n, _CHUNK)]
     with progress_bar(shown=progress) as bar:
@@ -51,16 +50,9 @@ def stream(
 ) -> Generator[Tensor]:
     """Decode batches ahead of their use; use it if `Split.resident` is too large.
 
-    Each batch of indices gives a tensor (B, height, width, C) of uint8, the pixels that `transnet.data.augment.View`
-    crops from the resident images, for any number of workers.
-
-    Args:
-        split: the images.
-        batches: indices of images.
-        geometry: the stored size and the size to crop; for training, see `Geometry.streamed`.
-        crops: as in `Plan.crop`, one row per index in the order of the batches, or None for centre crops.
-        workers: processes.
-        pin: deliver pinned memory, from which copies to a GPU are asynchronous.
+    Each batch of indices gives uint8 pixels (B, height, width, C), equal to crops of the resident images. ``crops`` has
+    a row of `Plan.crop` for each index, in the order of the batches; None gives centre crops. ``pin`` delivers pinned
+    memory, from which copies to a GPU are asynchronous.
     """
     # Arrays, because every tensor would be sent to the workers through a file descriptor.
     items: list[tuple[Indices, Indices | None]] = [(batch.numpy(), None) for batch in batches]

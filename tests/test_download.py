@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from transnet.data.download import fetch, fetch_folder
+from transnet.data.catalog import fetch, fetch_folder
 from transnet.errors import DataError
 
 CONTENT = b"pixels" * 1000

@@ -51,8 +51,8 @@ class Disk(FileStore):
         super().__init__(root, paths)
         self.away = away
 
-    def path(self, row: int) -> Path:
-        return self.root / "away" if row in self.away else super().path(row)
+    def where(self, row: int) -> str:
+        return str(self.root / "away") if row in self.away else super().where(row)
 
 
 def check(root: Path, away: Collection[int]) -> list[tuple[bool, bool]]:

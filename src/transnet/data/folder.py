@@ -26,6 +26,8 @@ def read_folder(root: Path, *, only: Sequence[str] | None = None) -> Source:
     """
     splits = _splits(root, ("train", "val") if only else ("train", "val", "test"))
     classes = only or _subfolders(root / splits["train"])
+    if not classes:
+        raise DataError(f"{root}: no class folders in it; {_LAYOUT}")
     for folder in splits.values():
         _check_classes(root / folder, classes, exact=not only)
     paths: list[str] = []
@@ -72,18 +74,13 @@ def _splits(root: Path, known: Sequence[str]) -> dict[str, str]:
         return {"train": "."}
     unknown = set(folders) - set(splits.values())
     if unknown and "test" in known:
-        raise DataError(
-            f"{root}: beside {splits['train']}/ there is {min(unknown)}/, which is neither a validation nor a test set;"
-            " known are train/, val/ and test/"
-        )
+        raise DataError(f"{root}: there is {min(unknown)}/ beside {splits['train']}/; known are train/, val/ and test/")
     return splits
 
 
 def _check_classes(folder: Path, classes: Sequence[str], *, exact: bool) -> None:
-    """Refuse a split without the training set's classes or, if they must be the same, with further ones."""
+    """Refuse a split without the training set's classes or, if ``exact``, with others."""
     found = set(_subfolders(folder))
-    if not found:
-        raise DataError(f"{folder}: no class folders in it; {_LAYOUT}")
     missing, extra = sorted(set(classes) - found), sorted(found - set(classes)) if exact else []
     problems = [f"{len(missing)} of {len(classes)} classes are missing, among them {missing[0]!r}"] if missing else []
     problems += [f"class {extra[0]!r} is not in the training set"] if extra else []
@@ -96,16 +93,14 @@ def _subfolders(root: Path) -> list[str]:
         with os.scandir(root) as entries:
             return sorted(entry.name for entry in entries if _shown(entry.name) and entry.is_dir())
     except OSError as error:
-        raise DataError(f"{root}: cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{root}: cannot be read ({error})") from error
 
 
 def _images(root: Path, folder: Path) -> list[str]:
     images = [os.path.join(folder, name) for name in images_below(root / folder)]
     if unreadable := [path for path in images if path.lower().endswith(_OTHER_IMAGES)]:
-        raise DataError(
-            f"{root / unreadable[0]}: images of this kind cannot be read ({len(unreadable)} in this class);"
-            " convert them, for example to .jpg, or remove them"
-        )
+        found = f"{len(unreadable)} images of this class"
+        raise DataError(f"{root / unreadable[0]}: {found} are of a kind that cannot be read; convert them to .jpg")
     return images
 
 

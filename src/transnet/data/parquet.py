@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-Features = dict[str, tuple[object, object]]  # of each column: its kind, and the names of its classes
+Features = dict[str, dict[str, object]]  # Hugging Face's metadata of each column
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "fine_label", "labels", "class", "target")
 _ONE_OF_MANY = re.compile(r"(.*-)(\d+)-of-(\d+)")
@@ -57,7 +57,7 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
     if not sum(file.metadata.num_rows for file in files.values()):
         raise DataError(f"{root}: no images, all shards are empty")
     features = _features(schema)
-    image = _image_column(root, schema, features)
+    image = _image_column(root, schema)
     label = _label_column(root, schema, features, label_column)
     values: list[object] = []
     split_of_row: list[str] = []
@@ -133,10 +133,10 @@ def _splits(root: Path, shards: list[Path]) -> dict[Path, str]:
     splits = {path: SPLIT_NAMES.get(re.split(r"[-_.]", path.name.lower())[0], "") for path in shards}
     if not any(splits.values()):
         return dict.fromkeys(shards, "train")
-    if "train" not in splits.values():
-        raise DataError(f"{root}: no shard's name begins with train-; found {shards[0].name}")
-    if unknown := [path.name for path, split in splits.items() if not split]:
-        raise DataError(f"{root}: {unknown[0]} begins with none of train-, validation-, test-; rename it or move it")
+    unknown = [path.name for path, split in splits.items() if not split]
+    if unknown or "train" not in splits.values():
+        found = unknown[0] if unknown else shards[0].name
+        raise DataError(f"{root}: found {found}; shards begin with train-, and others with validation- or test-")
     return splits
 
 
@@ -152,11 +152,10 @@ def _check_complete(root: Path, shards: list[Path]) -> None:
 
 
 def _features(schema: "pa.Schema") -> Features:
-    """Hugging Face's metadata about the columns."""
     try:
-        found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        return {name: (its.get("_type"), its.get("names")) for name, its in found.items() if isinstance(its, dict)}
-    except (ValueError, AttributeError):  # metadata of another form
+        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: its for name, its in found.items() if isinstance(its, dict)}
+    except (ValueError, KeyError, TypeError, AttributeError):  # none, or of another form
         return {}
 
 
@@ -165,21 +164,19 @@ def _choose_column(found: Sequence[str], preferred: Sequence[str]) -> str | None
     return found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
 
 
-def _image_column(root: Path, schema: "pa.Schema", features: Features) -> str:
+def _image_column(root: Path, schema: "pa.Schema") -> str:
     from pyarrow import types
 
-    images = {*_IMAGE_NAMES, *(name for name, (kind, _) in features.items() if kind == "Image")}
-    found = [
-        field.name
-        for field in schema
-        if (types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0)
-        or (field.name in images and (types.is_binary(field.type) or types.is_large_binary(field.type)))
+    structs = [
+        field.name for field in schema if types.is_struct(field.type) and "bytes" in {f.name for f in field.type}
     ]
+    binary = [field.name for field in schema if types.is_binary(field.type) or types.is_large_binary(field.type)]
+    found = structs or binary
     if column := _choose_column(found, _IMAGE_NAMES):
         return column
     raise DataError(
-        f"{root}: {len(found) or 'no'} columns of images among {' '.join(schema.names)}; expected is one that holds a"
-        " struct with the field bytes, called image or img if there are several"
+        f"{root}: {len(found) or 'no'} columns of images among {' '.join(schema.names)}; expected is one of bytes, or"
+        " of structs with the field bytes, called image or img if there are several"
     )
 
 
@@ -188,7 +185,7 @@ def _label_column(root: Path, schema: "pa.Schema", features: Features, given: st
         if given in schema.names:
             return given
         raise DataError(f"{root} has no column {given!r}; it has {' '.join(schema.names)}", field="label_column")
-    found = [name for name in schema.names if name in features and features[name][0] == "ClassLabel"] or schema.names
+    found = [name for name in schema.names if features.get(name, {}).get("_type") == "ClassLabel"] or schema.names
     if column := _choose_column(found, _LABEL_NAMES):
         return column
     raise DataError(f"{root} has several columns that may hold labels: {' '.join(found)}", field="label_column")
@@ -210,5 +207,5 @@ def _labels(root: Path, column: str, values: list[object], features: Features) -
         labels = np.array(values, np.int64)
     except OverflowError as error:
         raise DataError(f"{root}: column {column!r}: some labels are out of range") from error
-    names = features[column][1] if column in features else None
+    names = features.get(column, {}).get("names")
     return labels, names if isinstance(names, list) else None

@@ -36,30 +36,26 @@ class FileStore:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def path(self, row: int) -> Path:
-        """The file of that row."""
-        return self.root / os.fsdecode(bytes(self._paths[row]))
-
     def where(self, row: int) -> str:
-        """The image's place, for a message."""
-        return str(self.path(row))
+        """The file of that row."""
+        return os.path.join(self.root, os.fsdecode(bytes(self._paths[row])))
+
+    def read(self, row: int) -> bytes:
+        """The bytes of an image file."""
+        return Path(self.where(row)).read_bytes()
 
     @property
     def key(self) -> str:
         """A hash of names, sizes and times; it also changes when only permissions do."""
         digest = hashlib.sha256(os.fsencode(self.root.resolve()))
-        for row in range(len(self)):
+        for row, path in enumerate(self._paths):
             try:
-                stat = self.path(row).stat()
+                stat = os.stat(self.where(row))
                 state = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             except OSError as error:
                 state = (-1, error.errno or 0, 0)
-            digest.update(bytes(self._paths[row]) + f"\0{state}\n".encode())
+            digest.update(bytes(path) + f"\0{state}\n".encode())
         return digest.hexdigest()
-
-    def read(self, row: int) -> bytes:
-        """The bytes of an image file."""
-        return self.path(row).read_bytes()
 
 
 @dataclass(frozen=True)

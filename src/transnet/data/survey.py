@@ -1,8 +1,7 @@
 """Check every image once before training starts: is it complete, how large is it, and is it grey?
 
-Otherwise a damaged image would stop the last epoch. The records are cached as long as no file changes. Images that
-could not be read are checked again each time, because the disk, the network or a lack of memory may have been the
-reason.
+The records are cached as long as no file changes. Images that could not be read are checked again each time, because
+the disk, the network or a lack of memory may have been the reason.
 """
 
 import hashlib
@@ -44,20 +43,18 @@ def survey(
 ) -> tuple[Records, Pixels | None]:
     """Check every image of a store and return one record per row; images that cannot be read are marked ``bad``.
 
-    ``expect`` guesses, from the records of some good images, the stored size and the channels of all. If it is given,
-    the images may be kept in that form, so that they are decoded only once: the second result is then an array (N,
-    height, width, channels) in a temporary file, which is deleted with the array.
+    ``expect`` guesses, from the records of some good images, the stored size and the channels of all. The second result
+    are the images in that form, (N, height, width, channels), if there is room: so they are decoded only once.
     """
     if isinstance(store, ArrayStore):
         return _survey_array(store.images), None
-    decoded, filled = None, False
+    decoded = None
 
     def check(path: Path, rows: Rows, keep: Path | None = None) -> None:
         for_rows(partial(_check, store, path, rows, keep), len(rows), title="checking images", progress=progress)
 
     def fill(path: Path) -> None:
-        nonlocal decoded, filled
-        filled = True
+        nonlocal decoded
         keep = _file_to_keep(store, path, expect) if expect else None
         try:
             check(path, np.arange(len(store)), keep)
@@ -72,7 +69,7 @@ def survey(
 
     key = hashlib.sha256(f"survey 3 {RULES} {store.key}".encode()).hexdigest()
     records = cached(key, (len(store),), _RECORD, fill)
-    if len(bad := np.flatnonzero(records["bad"])) and not filled:
+    if len(bad := np.flatnonzero(records["bad"])) and decoded is None:
         records = cached(key, records.shape, _RECORD, fill_again, replace=True)
     return records, decoded
 

@@ -190,7 +190,7 @@ def test_the_command_of_a_run_is_the_run(changes: dict[str, Any]) -> None:
 
     defaults = settings(changes.get("recipe", "fast"), "digits")
     before = config(**{**defaults, **changes})
-    words = shlex.split(command(before, defaults))
+    words = shlex.split(command(before))
     assert words[:3] == ["transnet", "train", "digits"]
     assert train_config(words[2:]) == before
 

@@ -378,7 +378,7 @@ def test_a_folder_that_is_not_a_run_is_a_clear_error(tmp_path: Path, data: Path)
     with pytest.raises(TransnetError, match="is a file; give the folder of a run"):
         load(data)
     stopped_run(data, tmp_path / "run", step=4)
-    with pytest.raises(TransnetError, match="it is not finished; use `resume`"):
+    with pytest.raises(TransnetError, match="continue with `resume`"):
         load(tmp_path / "run", model=plain())
 
 

@@ -204,9 +204,7 @@ def read_config(path: str | Path) -> TrainConfig:
     try:
         settings = read_json(Path(path), "give a run's config.json").get("train")
         if not isinstance(settings, dict):
-            raise FileError(f"{path} is not a run's config.json: it has no entry 'train'")
+            raise FileError("it has no entry 'train'")
         return from_dict(settings)
-    except FileError as error:
-        raise ConfigError(error.message, field="config") from None
-    except ConfigError as error:
+    except (ConfigError, FileError) as error:
         raise ConfigError(f"{path} cannot be used: {error}", field="config") from None

@@ -48,8 +48,6 @@ class Run:
         # One lock per process and path, released when the last `Run` of this path is deleted.
         self._lock = FileLock(self.state / "lock", is_singleton=True)
 
-    # ------------------------------------------------------------------------------------------------- reading
-
     @property
     def finished(self) -> bool:
         """Whether there is a result."""
@@ -82,8 +80,6 @@ class Run:
                 found.append((int(json.loads(line)["epoch"]), line))
         return found
 
-    # ------------------------------------------------------------------------------------------------- writing
-
     def begin(self, settings: RunSettings, *, resume: bool) -> None:
         """Create the folder, or check that an existing one can be resumed, and lock it until `release`."""
         self._check_free(settings, resume=resume)  # before anything is created in a folder that is not ours
@@ -100,9 +96,9 @@ class Run:
         if self._is_empty():
             return
         if not resume:
-            started = self.finished or self._has_checkpoint()
-            hint = "" if started else "; it has no checkpoint yet, so `resume` starts from the beginning"
-            problem = f"{self.path} exists; add `resume` to continue that run, or give another folder{hint}"
+            problem = f"{self.path} exists; add `resume` to continue that run, or give another folder"
+            if not self.finished and not self._has_checkpoint():
+                problem += "; it has no checkpoint yet, so `resume` starts from the beginning"
             raise ConfigError(problem, field="out")
         if self.config.exists():
             self.check_same(self.settings(), settings)
@@ -121,10 +117,7 @@ class Run:
         """Keep other processes out of this folder until `release`, or until this process ends, however it ends.
 
         Keep the `Run` while the lock is needed. A process may acquire the lock several times. On a file system without
-        locks this does nothing.
-
-        Args:
-            timeout: seconds to wait for another process before a `RunInUse` is raised; None waits until it ends.
+        locks this does nothing. After ``timeout`` seconds (None: never), a `RunInUse` is raised.
         """
         try:
             self.state.mkdir(parents=True, exist_ok=True)
@@ -197,8 +190,9 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
         raise FileError(f"{run.path} was trained from a model of your own; give it as load(path, model=…)")
     about = Description.of_run(settings, str(run.config))
     if not run.model.is_file():
-        lost, early = "only its result was kept: train it again in another folder", "it is not finished; use `resume`"
-        raise FileError(f"{run.model} does not exist; {lost if run.finished else early}")
+        kept = "only its result was kept: train it again in another folder"
+        hint = kept if run.finished else "the run is not finished: continue with `resume`"
+        raise FileError(f"{run.model} does not exist; {hint}")
     expected = run.result().model_sha256 if run.finished else ""
     if expected and sha256(run.model) != expected:
         raise FileError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result_file})")

@@ -5,7 +5,6 @@ import os
 import platform
 import shlex
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import transnet
@@ -21,25 +20,20 @@ def run_settings(config: TrainConfig, data: DataSet) -> RunSettings:
     return RunSettings(
         train=dataclasses.replace(config, out=out, resume=False),
         data=DataDescription(
-            name=data.name,
-            classes=data.classes,
-            channels=data.channels,
-            image_size=data.image_size,
-            stored_size=data.geometry.stored[0],
-            mean=data.mean,
-            std=data.std,
+            name=data.name, classes=data.classes, channels=data.channels, image_size=data.image_size,
+            stored_size=data.geometry.stored[0], mean=data.mean, std=data.std,
             flip=data.flip if config.flip is None else config.flip,
             pad=data.geometry.pad if config.pad is None else config.pad,
             sizes=SplitSizes(len(data.train), len(data.val) if data.val else 0, len(data.test)),
-            skipped=data.skipped,
-            fingerprint=data.fingerprint,
+            skipped=data.skipped, fingerprint=data.fingerprint,
         ),
-    )
+    )  # fmt: skip
 
 
-def command(config: TrainConfig, defaults: Mapping[str, object]) -> str:
-    """Return the command that repeats a run: only the options that differ from the recipe's ``defaults``."""
+def command(config: TrainConfig) -> str:
+    """Return the command that repeats a run: only the options that differ from the recipe's."""
     words = ["transnet", "train", shlex.quote(config.data)]
+    defaults = recipes.settings(config.recipe, config.data)
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), defaults.get(field.name, field.default)
         always = field.name in ("transforms", "recipe", "seed")
@@ -59,7 +53,7 @@ def command_elsewhere(config: TrainConfig, name: str) -> str:
         config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,
         tensorboard=True, device="auto",
     )  # fmt: skip
-    return command(neutral, recipes.settings(config.recipe, config.data))
+    return command(neutral)
 
 
 def versions() -> dict[str, str]:

@@ -14,8 +14,8 @@ import torch
 
 from transnet.console import counted, say
 from transnet.errors import ConfigError
-from transnet.runs import checkpoint, recipes
-from transnet.runs.config import TrainConfig, differences
+from transnet.runs import checkpoint
+from transnet.runs.config import differences
 from transnet.runs.folder import CUSTOM
 from transnet.runs.provenance import command
 from transnet.runs.records import Result, RunSettings, decode, encode
@@ -131,14 +131,9 @@ def how_to_resume(setup: Setup, done: int) -> str:
     more = f" and {steps} of {counted(setup.feed.steps, 'step')}" if steps else ""
     how = "the same call, with resume=True"
     if setup.model is None:
-        how = f"{command_of(setup.config)} --resume"
+        how = f"{command(setup.config)} --resume"
         if setup.world.size > 1:
             one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(setup.world.size)
             how = f"torchrun {f'--nproc-per-node {setup.world.size}' if one_machine else '…'} -m {how}"
     total = counted(setup.config.epochs, "epoch")
     return f"stopped after {epochs} of {total}{more}; everything is saved. Continue with:\n  {how}"
-
-
-def command_of(config: TrainConfig) -> str:
-    """The command that trains with these settings."""
-    return command(config, recipes.settings(config.recipe, config.data))

@@ -16,7 +16,7 @@ from transnet.data.augment import Plan, plan_epoch, seed_for
 from transnet.model import TransNet
 from transnet.runs import checkpoint
 from transnet.runs.config import TrainConfig
-from transnet.runs.provenance import versions
+from transnet.runs.provenance import command, versions
 from transnet.runs.records import Cost, EpochEntry, Result, Scores
 from transnet.train.device import autocast_for, determinism, device_name, no_cudnn_benchmark
 from transnet.train.evaluate import count, scores, scores_with_classes
@@ -25,7 +25,7 @@ from transnet.train.feed import eval_batches
 from transnet.train.interrupt import Interrupt, Stopped
 from transnet.train.progress import Curves, RunProgress
 from transnet.train.setup import Launch, Setup, prepare
-from transnet.train.state import TrainState, command_of, finished_result, how_to_resume
+from transnet.train.state import TrainState, finished_result, how_to_resume
 from transnet.train.step import Step
 
 
@@ -226,7 +226,7 @@ class Trainer:
             train=train, generalization=ratio, cost=cost,
             seconds=setup.stopwatch.total, prepare_seconds=parts["prepare"], compile_seconds=parts["compile"],
             train_seconds=parts["train"], evaluate_seconds=parts["evaluate"],
-            config=setup.settings, command=command_of(setup.settings.train), commit=self.state.commit,
+            config=setup.settings, command=command(setup.settings.train), commit=self.state.commit,
             versions=versions(), device=device_name(setup.device), precision=setup.precision,
             processes=setup.world.size, at_once=setup.at_once,
         )  # fmt: skip

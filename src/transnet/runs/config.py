@@ -203,8 +203,6 @@ def read_config(path: str | Path) -> TrainConfig:
     """Read the settings in a run's ``config.json``, given the file."""
     try:
         settings = read_json(Path(path), "give a run's config.json").get("train")
-        if not isinstance(settings, dict):
-            raise FileError("it has no entry 'train'")
-        return from_dict(settings)
+        return from_dict(settings if isinstance(settings, dict) else {})
     except (ConfigError, FileError) as error:
         raise ConfigError(f"{path} cannot be used: {error}", field="config") from None

@@ -37,15 +37,15 @@ def _explained(error: str, kind: Any, content: Any) -> str:
     """Add what was given, and the known values of a choice, to a message such as ``Expected `int` - at `$.n` ``."""
     reason, _, path = error.partition(" - at `$")
     path = path.rstrip("`").removeprefix(".")
+    if not path:
+        return reason
     try:
         for part in re.findall(r"\w+", path):
             content = content[int(part)] if isinstance(content, list | tuple) else content[part]
             hint = get_type_hints(kind).get(part) if dataclasses.is_dataclass(kind) else None
             kind = next((option for option in get_args(hint) if dataclasses.is_dataclass(option)), hint)
-    except (KeyError, IndexError, ValueError, TypeError):
+    except (LookupError, ValueError, TypeError):
         return error
-    if not path:
-        return reason
     known = f"; known are {' '.join(map(str, get_args(kind)))}" if get_origin(kind) is Literal else ""
     shown = "" if isinstance(content, Mapping) else f" is {content!r:.80}"
     return f"{path}{shown}: {reason[:1].lower()}{reason[1:]}{known}"
@@ -140,7 +140,7 @@ class SplitSizes:
 
 @dataclass(frozen=True)
 class DataDescription:
-    """The data set as the network saw it."""
+    """The dataset as the network saw it."""
 
     name: str
     classes: ClassNames

@@ -21,11 +21,8 @@ def load_weights(
 ) -> nn.Module:
     """Build a model and load its weights from a safetensors file; in evaluation mode, on the CPU.
 
-    Args:
-        path: the file.
-        build: creates the model with any weights; called on the meta device first, then again.
-        what: the model's name, for messages.
-        finish: changes the built model as folding does: kernels may turn, and ``folded_pads`` are added.
+    ``build`` is called twice, first on the meta device. ``what`` names the model in messages. ``finish`` changes the
+    built model as folding does: kernels may turn, and ``folded_pads`` are added.
     """
     found = read_shapes(path)
     try:
@@ -36,7 +33,7 @@ def load_weights(
     except Exception as error:  # a library's own reasons why these settings make no network
         raise FileError(f"{what} cannot be built ({type(error).__name__}: {error})") from error
     if finish is not None:
-        found = _unturned(found, {name: tuple(tensor.shape) for name, tensor in blank.state_dict().items()})
+        found = _unturned(found, blank)
     _load(blank, {name: torch.empty(shape, device="meta") for name, shape in found.items()}, path, what)
     model = build() if finish is None else finish(build())
     tensors = _read_tensors(path)
@@ -64,12 +61,12 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise FileError(f"{path} is damaged ({error})") from error
 
 
-def _unturned(found: dict[str, tuple[int, ...]], plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def _unturned(found: dict[str, tuple[int, ...]], plain: nn.Module) -> dict[str, tuple[int, ...]]:
     """The shapes of a folded model's tensors before folding, which may have turned kernels by 90°."""
     before = {name: shape for name, shape in found.items() if not name.endswith("folded_pads")}
-    for name, shape in before.items():
-        if name in plain and sorted(shape) == sorted(plain[name]):
-            before[name] = plain[name]
+    for name, tensor in plain.state_dict().items():
+        if name in before and sorted(before[name]) == sorted(tensor.shape):
+            before[name] = tuple(tensor.shape)
     return before
 
 

@@ -1,7 +1,6 @@
-"""Recipes: the defaults of `transnet train`.
+"""Recipes: the defaults of `transnet train` that differ from `TrainConfig`'s, one short file each.
 
-A recipe is one short file: what it reaches, its command, and the settings that differ from the defaults of
-`TrainConfig`. The baseline and TransNet always use the same recipe.
+The baseline and TransNet always use the same recipe.
 """
 
 from importlib import import_module
@@ -14,7 +13,7 @@ NAMES = ("fast", "paper")
 
 
 def settings(recipe: str, data: str) -> dict[str, object]:
-    """Return a recipe's settings for a data set, given by name or by a path that ends in the name."""
+    """Return a recipe's settings for a dataset, given by name or by a path that ends in the name."""
     if recipe not in NAMES:
         raise ConfigError(f"unknown {recipe!r}; known are {' '.join(NAMES)}", field="recipe")
     module = import_module(f"transnet.runs.recipes.{recipe}")
@@ -23,7 +22,7 @@ def settings(recipe: str, data: str) -> dict[str, object]:
 
 
 def default_model(data: str, *, image_size: int, channels: int) -> str:
-    """Return the backbone for a data set if the user names none."""
+    """Return the backbone for a dataset if the user names none."""
     if data in DATASETS:
         return DATASETS[data].model
     if image_size <= 28:

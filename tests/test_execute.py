@@ -17,7 +17,7 @@ import pytest
 
 from data_files import class_folder
 from small_runs import inherited_sigint, small_study, wait_for, workers
-from transnet.data.stream import workers_for
+from transnet.data.dataset import workers_for
 from transnet.errors import ConfigError, DataError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry

@@ -1,25 +1,40 @@
-"""A dataset and its splits, as training and evaluation see them."""
+"""A dataset and its splits: images that are held in memory, or decoded by worker processes while training runs."""
 
 import hashlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.utils.data import DataLoader
 
+from transnet.console import progress_bar
 from transnet.data.cache import cached
 from transnet.data.pixels import RULES, Geometry, Pixels, Size, decode_image, with_channels
 from transnet.data.source import ArrayStore, Rows, Store, load_pixels, read_encoded
-from transnet.data.stream import for_rows
 from transnet.errors import DataError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_CHUNK = 64
+# Starting processes costs more than this many small images.
+_FEW = 512
+_GRACE = 20  # seconds that a worker continues after SIGTERM
 
 
 class Split:
     """The images of one part of a dataset, with their labels.
 
-    Use `resident` if all images fit the device, `transnet.data.stream.stream` if they do not, and `decode` for a
+    Use `resident` if all images fit the device, `stream` if they do not, and `decode` for a
     single image.
     """
 
@@ -114,3 +129,98 @@ class DataSet:
     def image_size(self) -> int:
         """Side of the square that the network sees."""
         return self.geometry.size[0]
+
+
+def for_rows(work: Callable[[range], str | None], n: int, *, title: str, progress: bool) -> None:
+    """Call ``work`` for consecutive ranges of ``n`` rows, in worker processes if there are many.
+
+    ``work`` writes to a file, because shared memory might run out. It returns None, or the text of a DataError.
+    """
+    parts = [range(n)[start : start + _CHUNK] for start in range(0, n, _CHUNK)]
+    with progress_bar(shown=progress) as bar:
+        task = bar.add_task(title, total=n)
+        for part, error in zip(parts, _loader(work, parts, workers_for(n))):
+            if error is not None:
+                raise DataError(error)
+            bar.advance(task, len(part))
+
+
+def stream(
+    split: Split, batches: Sequence[Tensor], geometry: Geometry, *, crops: Tensor | None, workers: int, pin: bool
+) -> Generator[Tensor]:
+    """Decode batches ahead of their use; use it if `Split.resident` is too large.
+
+    Each batch of indices gives uint8 pixels (B, height, width, C), equal to crops of the resident images. ``crops`` has
+    a row of `Plan.crop` for each index, in the order of the batches; None gives centre crops. ``pin`` delivers pinned
+    memory, from which copies to a GPU are asynchronous.
+    """
+    lengths = [len(batch) for batch in batches]
+    middle = torch.tensor([(stored - size) // 2 for stored, size in zip(geometry.stored, geometry.size)])
+    corners = middle.expand(sum(lengths), 2) if crops is None else torch.stack(geometry.corners(crops), 1)
+    # Arrays, because every tensor would be sent to the workers through a file descriptor.
+    items = [(batch.numpy(), part.numpy()) for batch, part in zip(batches, corners.split(lengths))]
+    work = partial(_decode_batch, split, geometry)
+    loader = _loader(work, items, workers, pin_memory=pin, worker_init_fn=_ignore_interrupts)
+    # The workers start with SIGTERM blocked, until they can handle it.
+    masks = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if masks else set()
+    try:
+        decoded = iter(loader)
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for batch in decoded:
+        if isinstance(batch, str):
+            raise DataError(batch)
+        yield batch
+
+
+def workers_for(n: int) -> int:
+    """How many worker processes to use for ``n`` images: one for each usable core, none for few images."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # A daemonic process, such as a worker of another pool, may not have workers itself.
+    none = n < _FEW or cores == 1 or multiprocessing.current_process().daemon
+    return 0 if none else min(cores, n // _CHUNK)
+
+
+def _loader(work: Callable[[Item], Result], items: Sequence[Item], workers: int, **options: Any) -> DataLoader[Result]:
+    """A loader that yields ``work(item)`` for each item, in order."""
+    options |= {"num_workers": workers, "multiprocessing_context": _start_method() if workers else None}
+    # With batch_size None, the collate function gets single items.
+    return DataLoader(items, batch_size=None, collate_fn=work, **options)  # type: ignore[arg-type]
+
+
+def _start_method() -> str | None:
+    """How to start worker processes, for a DataLoader; None is Python's default.
+
+    A worker that is forked beside the threads of a process group may never start, because a fork copies the locks that
+    these threads hold. A fork server has no such threads. It imports what all workers need; otherwise each worker would
+    import torch itself, in every epoch.
+    """
+    # `get_start_method()` without allow_none would fix the method, which only the program may do.
+    default = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    grouped = dist.is_available() and dist.is_initialized()
+    if default == "forkserver" or (default == "fork" and grouped):
+        multiprocessing.set_forkserver_preload(["__main__", "transnet.data.dataset"])
+        return "forkserver"
+    return None
+
+
+def _decode_batch(split: Split, geometry: Geometry, item: tuple[Rows, Rows]) -> Tensor | str:
+    """One batch, or the text of an error: an exception from a worker would carry its traceback."""
+    (height, width), (indices, corners) = geometry.size, item
+    out = np.empty((len(indices), height, width, split.channels), np.uint8)
+    try:
+        for image, i, (top, left) in zip(out, indices, corners):
+            image[:] = geometry.fit(split.decode(int(i)))[top : top + height, left : left + width]
+    except DataError as error:
+        return str(error)
+    return torch.from_numpy(out)
+
+
+def _ignore_interrupts(_worker: int) -> None:
+    """Let a worker survive Ctrl-C and a scheduler's signal: the training process saves its state, then ends it."""
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE) and None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

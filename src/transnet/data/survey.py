@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from transnet.data.cache import allocate, cached
+from transnet.data.dataset import for_rows
 from transnet.data.pixels import RULES, Geometry, Pixels, Size, decode_image, with_channels
 from transnet.data.source import ArrayStore, EncodedStore, Rows, Store, read_encoded
-from transnet.data.stream import for_rows
 from transnet.errors import DataError
 
 _RECORD = np.dtype(

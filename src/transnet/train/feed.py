@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transnet.data import Split
 from transnet.data.augment import Plan, View
-from transnet.data.stream import stream
+from transnet.data.dataset import stream
 from transnet.train.distributed import World
 
 

@@ -1,4 +1,4 @@
-"""What is drawn for an epoch, and what becomes of the pixels."""
+"""Plans of epochs, and the pixels that they give."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def same(a: Plan, b: Plan) -> list[bool]:
 # ------------------------------------------------------------------------------------------------------------ the plan
 
 
-def test_a_plan_is_a_function_of_seed_and_epoch_whatever_was_drawn_before() -> None:
+def test_a_plan_depends_only_on_seed_and_epoch() -> None:
     first = drawn(3, 5, mixup=0.2, cutmix=1.0)
     torch.manual_seed(17)
     torch.rand(10)
@@ -50,7 +50,7 @@ def test_the_order_is_a_permutation() -> None:
     assert sorted(drawn().order.tolist()) == list(range(200))
 
 
-def test_order_augmentation_and_mixing_come_from_seeds_of_their_own() -> None:
+def test_order_augmentation_and_mixing_have_separate_seeds() -> None:
     seeds = {seed_for(0, "order", 0), seed_for(0, "augment", 0), seed_for(0, "mix", 0)}
     assert len(seeds) == 3
     without, with_all = drawn(flip=False), drawn(flip=True, mixup=1.0, cutmix=1.0)
@@ -116,7 +116,7 @@ def test_every_crop_position_is_reached_and_equally_often() -> None:
     assert counts[4:].sum() == counts[:, 4:].sum() == 0
 
 
-def test_the_largest_number_below_one_is_the_last_place_not_one_beyond() -> None:
+def test_the_largest_number_below_one_gives_the_last_position() -> None:
     below = 1 - 2.0**-24
     for places in range(1, 70):
         image = torch.zeros(1, places, places, 3, dtype=torch.uint8)
@@ -181,7 +181,7 @@ def test_cutmix_targets_are_the_shares_of_pixels() -> None:
     assert 0.35 < sum(shares) / len(shares) < 0.65
 
 
-def test_with_both_each_batch_takes_one() -> None:
+def test_with_mixup_and_cutmix_each_batch_uses_one() -> None:
     kinds = plan_epoch(10, seed=0, epoch=0, batches=100, flip=False, mixup=0.2, cutmix=1.0).mix[:, 0]
     assert set(kinds.tolist()) == {MIXUP, CUTMIX}
     assert 30 < (kinds == MIXUP).sum() < 70

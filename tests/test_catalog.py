@@ -1,4 +1,4 @@
-"""The named data sets, from archives of the published form with other pixels in them."""
+"""The named datasets, from archives of the published form with other pixels in them."""
 
 import gzip
 import hashlib

@@ -16,7 +16,6 @@ from transnet.runs.config import (
     TrainConfig,
     data_name,
     differences,
-    from_dict,
     read_config,
 )
 from transnet.runs.provenance import command
@@ -62,26 +61,19 @@ def test_config_json_gives_the_same_settings_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "3", '{"train": 3}', '{"data": {}}', '{"train": {"data": "digits", "epochs": "x"}}',
-                '{"train": {"data": "digits", "out": "x", "epocs": 3}}', '{"train": {"out": "x"}}'],
+    "content",
+    [None, "", "{", "[]", "3", '{"train": 3}', '{"data": {}}', '{"train": {"data": "digits", "epochs": "x"}}',
+     '{"train": {"data": "digits", "out": "x", "epocs": 3}}', '{"train": {"out": "x"}}'],
 )  # fmt: skip
-def test_a_damaged_config_json_is_a_clear_error(tmp_path: Path, content: str) -> None:
+def test_an_unusable_config_json_is_a_clear_error(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "config.json"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with pytest.raises(ConfigError) as caught:
         read_config(path)
     assert caught.value.field == "config"
     assert str(path) in caught.value.message
-
-
-def test_a_missing_config_json_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.json does not exist"):
-        read_config(tmp_path / "nowhere.json")
-
-
-def test_unknown_settings_are_named() -> None:
-    with pytest.raises(ConfigError, match="unknown settings epocs"):
-        from_dict({"data": "digits", "out": "x", "epocs": 3})
+    assert "epocs" not in (content or "") or "unknown settings epocs" in caught.value.message
 
 
 def test_differences_name_the_setting_and_both_values() -> None:
@@ -140,7 +132,8 @@ def test_the_recipe_paper_is_appendix_a(data: str) -> None:
     assert (c.schedule, [share * c.epochs for share in c.milestone_shares]) == ("steps", [150, 225])
     assert (c.nesterov, c.bn, c.heads, c.init) == (False, "separate", "separate", "fresh")
     assert (c.label_smoothing, c.mixup, c.cutmix, c.pretrained) == (0, 0, 0, False)
-    assert (c.flip, c.pad, c.image_size, c.val_fraction, c.train_fraction) == (None, None, None, 0, 1)  # the data set's
+    assert (c.flip, c.pad, c.image_size, c.val_fraction, c.train_fraction) == (None, None, None, 0, 1)  # the dataset's
+    assert default_model("cifar100", image_size=32, channels=3) == "resnet18-cifar"
 
 
 def test_imagenet200_has_its_own_variant() -> None:
@@ -150,13 +143,8 @@ def test_imagenet200_has_its_own_variant() -> None:
     assert default_model("imagenet200", image_size=224, channels=3) == "torchvision:resnet50"
 
 
-@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
-def test_the_papers_cifar_network_is_resnet18(data: str) -> None:
-    assert default_model(data, image_size=32, channels=3) == "resnet18-cifar"
-
-
 @pytest.mark.parametrize("recipe", NAMES)
-def test_a_recipe_sets_only_what_exists_and_differs(recipe: str) -> None:
+def test_a_recipe_has_only_known_settings(recipe: str) -> None:
     from importlib import import_module
 
     module = import_module(f"transnet.runs.recipes.{recipe}")
@@ -166,7 +154,7 @@ def test_a_recipe_sets_only_what_exists_and_differs(recipe: str) -> None:
         config(**own)
 
 
-def test_a_recipe_is_found_for_a_path_that_ends_in_the_data_sets_name() -> None:
+def test_a_path_that_ends_in_a_datasets_name_has_its_recipe() -> None:
     assert settings("fast", "some/where/cifar100") == settings("fast", "cifar100") != settings("fast", "other")
 
 
@@ -183,7 +171,7 @@ def test_an_unknown_recipe_is_refused() -> None:
     [{}, {"flip": True}, {"flip": False, "nesterov": False, "pretrained": True}, {"recipe": "paper"},
      {"milestones": "0.2,0.4", "schedule": "steps", "out": "a folder/it's", "lr": 1e-05, "image_size": 20, "pad": 0}],
 )  # fmt: skip
-def test_the_command_of_a_run_is_the_run(changes: dict[str, Any]) -> None:
+def test_the_command_of_a_run_repeats_it(changes: dict[str, Any]) -> None:
     import shlex
 
     from transnet.cli.train import train_config

@@ -114,7 +114,7 @@ def test_an_empty_folder_is_accepted(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_file_or_a_folder_of_something_else_is_never_touched(data: Path, tmp_path: Path, resume: bool) -> None:
+def test_a_path_that_is_no_run_is_never_changed(data: Path, tmp_path: Path, resume: bool) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").write_text("mine")
@@ -266,7 +266,7 @@ def test_base_and_transnet_of_one_seed_start_from_the_same_backbone(data: Path, 
 @pytest.mark.parametrize(
     "changes", [{}, {"heads": "shared", "bn": "separate"}, {"transforms": "r0,r0"}, {"flip": True}]
 )
-def test_a_loaded_run_measures_what_its_result_says(data: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_loaded_run_reproduces_its_result(data: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     result = run(data, tmp_path / "run", epochs=1, **changes)
     again = evaluate_runs([str(tmp_path / "run")], device="cpu")[str(tmp_path / "run")]
     for ours, theirs in ((again.plain, result["test"]), (again.flip, result["test_flip"])):
@@ -340,7 +340,7 @@ def test_data_is_found_beside_a_run_from_any_folder(tmp_path: Path, monkeypatch:
         evaluate_runs(["../runs/small"], device="cpu")
 
 
-def test_the_error_for_a_run_without_a_checkpoint_says_that_resume_starts_from_the_beginning(tmp_path: Path) -> None:
+def test_the_error_for_an_existing_run_without_a_checkpoint_explains_resume(tmp_path: Path) -> None:
     file, out = images_file(tmp_path / "images.npz"), tmp_path / "run"
     with pytest.raises(TrainingError):
         train(settings(file, out, lr=1e30), quiet=True)

@@ -11,7 +11,7 @@ damages the newest one.
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,9 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 def last_good(folder: Path) -> str:
     """Return the path of the newest good checkpoint, or "none", for messages."""
     for path in _newest_first(folder):
-        try:
+        with suppress(Exception):  # a damaged file may raise anything
             _verify(path)
-        except Exception:  # a damaged file may raise anything
-            continue
-        return str(path)
+            return str(path)
     return "none"
 
 

@@ -96,8 +96,7 @@ class TrainConfig:
     pad: Number | None = None
     """Pixels of padding before the random crop. None: depends on the data."""
     val_fraction: Share = 0.0
-    """Fraction of the training set to use for validation, stratified by class: for choices that must not see the test
-    set."""
+    """Fraction of the training set for validation, stratified by class: for choices that must not see the test set."""
     train_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Fraction of the training images to use, stratified by class."""
     label_column: str | None = None

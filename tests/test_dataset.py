@@ -198,7 +198,7 @@ def test_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     folder = Path("/dev/shm") / f"transnet-test-{os.getpid()}"
     monkeypatch.setenv("TRANSNET_CACHE", str(folder))
     try:
-        with pytest.raises(DataError, match="is full"):
+        with pytest.raises(DataError, match="No space left"):
             train.resident((400_000, 400_000))
         assert not list(folder.glob("*.tmp"))
     finally:

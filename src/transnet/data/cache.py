@@ -4,7 +4,6 @@ An entry is an ``.npy`` file, so that it can be mapped into memory, followed by 
 incomplete or damaged is computed again. A second process that needs the same entry waits for the first.
 """
 
-import errno
 import hashlib
 import logging
 import math
@@ -58,10 +57,9 @@ def cached(
             return np.load(path, mmap_mode="c")
     except OSError as error:
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({error})"
         raise DataError(
-            f"the cache folder {folder} {why}; {size / 1e9:.2f} GB are needed there: make room, or set"
-            " TRANSNET_CACHE to another folder"
+            f"the cache folder {folder} cannot be written ({error}); {size / 1e9:.2f} GB are needed there: make room, or"
+            " set TRANSNET_CACHE to another folder"
         ) from error
 
 

@@ -69,7 +69,7 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
     if path.exists():  # possibly in a folder that is read-only
         _verify(path, md5, f"delete it to download it again from {url}")
         return path
-    patience = socket.getdefaulttimeout()
+    timeout = socket.getdefaulttimeout()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{path.name}.lock"), TemporaryDirectory(prefix=f".{path.name}.", dir=folder) as aside:
@@ -86,7 +86,7 @@ def fetch(url: str, md5: tuple[str, ...], folder: Path, *, progress: bool) -> Pa
             f" {folder}, or set TRANSNET_DATA to the folder that holds it"
         ) from error
     finally:
-        socket.setdefaulttimeout(patience)
+        socket.setdefaulttimeout(timeout)
     return path
 
 

@@ -19,7 +19,6 @@ from transnet.model import TransNet
 from transnet.runs.config import LARGEST_SIDE
 from transnet.runs.records import ChannelMeans, ChannelStds, ClassNames, RunSettings, Side, decode, encode
 
-MOST_HEADS = 64
 _MODEL = re.compile(r"(timm:|torchvision:)?[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*")
 
 # How an image file becomes the network's input. A file with other rules is refused, because its predictions would
@@ -37,7 +36,7 @@ class Description:
 
     kind: Literal["full", "pruned"]  # full: all heads. pruned: one head, in the network's own place
     model: Annotated[str, Meta(max_length=200)]  # the backbone's name in `transnet.backbones`
-    transforms: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_HEADS)]  # one name per head
+    transforms: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]  # one name per head
     classes: ClassNames
     channels: Annotated[int, Meta(ge=1, le=4)]  # 1: grey, 3: colour
     image_size: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]  # side of the square that the network sees

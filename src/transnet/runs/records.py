@@ -18,8 +18,7 @@ from transnet.runs.config import LARGEST_SIDE, TrainConfig
 T = TypeVar("T")
 
 # Larger values are refused, because each of these sizes something before the weights have been compared with it.
-MOST_CLASSES = 100_000
-ClassNames = Annotated[tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(min_length=1, max_length=MOST_CLASSES)]
+ClassNames = Annotated[tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(min_length=1, max_length=100_000)]
 Side = Annotated[int, Meta(ge=1, le=2 * LARGEST_SIDE)]
 ChannelMeans = Annotated[tuple[Annotated[float, Meta(ge=-10, le=10)], ...], Meta(min_length=1, max_length=4)]
 ChannelStds = Annotated[tuple[Annotated[float, Meta(ge=1e-6, le=10)], ...], Meta(min_length=1, max_length=4)]

@@ -57,10 +57,8 @@ def cached(
             return np.load(path, mmap_mode="c")
     except OSError as error:
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        raise DataError(
-            f"the cache folder {folder} cannot be written ({error}); {size / 1e9:.2f} GB are needed there: make room, or"
-            " set TRANSNET_CACHE to another folder"
-        ) from error
+        hint = f"{size / 1e9:.2f} GB are needed: make room there, or set TRANSNET_CACHE to another folder"
+        raise DataError(f"the cache folder {folder} cannot be written ({error}); {hint}") from error
 
 
 def allocate(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:

@@ -258,7 +258,7 @@ def test_a_recipes_settings_do_not_depend_on_the_order_of_the_options(words, epo
         (["train", "digits", "--device", "tpu", "--out", "{out}"], "--device: 'tpu' was given"),
         (["train", "digits"], "--out"),
         (["train", "--config", "nowhere.json", "--out", "{out}"], "nowhere.json does not exist"),
-        (["train", "--config", "/", "--out", "{out}"], "--config: / is a folder; give /config.json"),
+        (["train", "--config", "/", "--out", "{out}"], "--config: / is a folder; give a run's config.json"),
         (
             ["train", "digits", "--model", "timm:vgg11", "--out", "{out}", "--image-size", "1"],
             "does not work on 1×1 images",

@@ -203,5 +203,7 @@ def read_config(path: str | Path) -> TrainConfig:
     try:
         settings = read_json(Path(path), "give a run's config.json").get("train")
         return from_dict(settings if isinstance(settings, dict) else {})
-    except (ConfigError, FileError) as error:
+    except FileError as error:
+        raise ConfigError(error.message, field="config") from None
+    except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}", field="config") from None

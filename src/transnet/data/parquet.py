@@ -67,7 +67,7 @@ def read_parquet(root: Path, shards: list[Path], *, label_column: str | None) ->
     store = _unpack(root, files, image)
 
     labels, names = _labels(root, label, values, features)
-    splits = {split: np.flatnonzero(np.array(split_of_row) == split) for split in dict.fromkeys(split_of_row)}
+    splits = {split: np.flatnonzero(np.array(split_of_row) == split) for split in dict.fromkeys(split_of.values())}
     if "test" in splits and (labels[splits["test"]] == -1).all():
         del splits["test"]
     classes = class_names(f"{root}: column {label!r}", labels[np.concatenate(list(splits.values()))], names)

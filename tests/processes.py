@@ -75,6 +75,3 @@ if __name__ == "__main__":
     {"several": several, "killed": killed, "stopped": stopped, "resumed": resumed}[sys.argv[1]](
         Path(sys.argv[2]), Path(sys.argv[3])
     )
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # gloo's threads now and then abort the interpreter's exit, after all work is done

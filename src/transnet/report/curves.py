@@ -1,74 +1,114 @@
-"""Curves of a single run: of its training, as small charts for the page, and of early exit, as a figure."""
+"""Curves: the paper's Fig. 4, the training of a single run as small charts, and early exit."""
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
 from transnet.early_exit import Curve
 from transnet.report import plot_style
-from transnet.report.plot_style import COLOURS
+from transnet.report import table_format as cells
+from transnet.report.measurement_cache import MeasurementCache
+from transnet.report.plot_style import COLOURS, MARKERS, Figure
+from transnet.report.table_format import Table
+from transnet.report.tables import BY_HEADS, LONGER, name_of
 from transnet.runs.records import EpochEntry
+from transnet.study.results import FinishedRun, Series
 
-LEFT, RIGHT, TOP, BOTTOM = 46, 350, 22, 146  # edges of a chart in its SVG of 360×170
-MOST_POINTS = 150
-
-Line = list[tuple[int, float]]
+Lines = dict[str, dict[int, float]]  # by name and epoch
 
 
-@dataclass(frozen=True)
-class Chart:
-    """What the page's template draws: y and text of each tick, the last epoch; name, colour and points of each line."""
-
-    title: str
-    ticks: list[tuple[float, str]]
-    last: int
-    lines: list[tuple[str, str, str]]
+def generalization_figures(series: Series, folder: Path, _: MeasurementCache) -> list[Figure]:
+    """Fig. 4, if the baseline and T2 were trained."""
+    if not (series.of("base") and series.of("t2")):
+        return []
+    return [Figure("figure_4", draw_generalization(series, folder), [_table(series)])]
 
 
-def charts_of(metrics: Sequence[EpochEntry]) -> list[Chart]:
-    """The identity head's loss and accuracy against the epoch, in training and on the test set."""
+def _ratios(runs: Sequence[FinishedRun]) -> list[float]:
+    return [run.result.generalization for run in runs if run.result.generalization is not None]
+
+
+def _table(series: Series) -> Table:
+    rows = []
+    for kind in BY_HEADS + LONGER:
+        if ratios := _ratios(series.of(kind)):
+            results = [run.result for run in series.of(kind) if run.result.generalization is not None]
+            test = [one.test.pruned.loss for one in results if one.test.pruned and one.test.pruned.loss is not None]
+            train = [one.train.loss for one in results if one.train and one.train.loss is not None]
+            rows.append([
+                cells.plain(name_of(kind, "pruned")), cells.mean_of(ratios, ".3f"), cells.seeds(len(ratios)),
+                cells.mean_of(test, ".4f"), cells.mean_of(train, ".4f"),
+            ])  # fmt: skip
+    columns = ("model", "test loss / train loss", "n", "test loss", "train loss")
+    return Table("generalization", columns, rows)
+
+
+def draw_generalization(series: Series, folder: Path) -> Path:
+    """Draw the learning curves, and the ratios below them."""
+    figure, (curves, bars) = plot_style.new_figure(2)
+    for i, kind in enumerate(("base", "t2", "base-x2")):
+        if runs := series.of(kind):
+            epochs, test, train = _mean_curves(runs)
+            # An epoch of m heads shows every image m times, so that curves are comparable only over passes.
+            passes = [epoch * len(runs[0].result.test.heads) for epoch in epochs]
+            style = {"color": COLOURS[i], "marker": MARKERS[i], "markevery": (0.03 * i, 0.15), "markersize": 4}
+            name = name_of(kind, "pruned")
+            curves.plot(passes, test, linewidth=1.5, label=f"{name}, test", **style)
+            curves.plot(passes, train, linewidth=1.2, linestyle="--", label=f"{name}, training", **style)
+    curves.set(
+        xlabel="training passes per image: one per epoch for the baseline, two for PT2", ylabel="cross-entropy",
+        title=f"Learning curves, {plot_style.escape(series.data)}",
+    )  # fmt: skip
+    curves.set_yscale("log")
+    low, high = curves.get_ylim()
+    curves.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 10 * low else AutoLocator())
+    curves.yaxis.set_major_formatter("{x:g}")
+    curves.yaxis.set_minor_locator(NullLocator())
+    curves.legend(frameon=False, fontsize=8)
+    for i, (name, kinds) in enumerate((("PTm", BY_HEADS), ("baseline, m× epochs", ("base", *LONGER))), 1):
+        points = {m: ratios for m, kind in enumerate(kinds, 1) if (ratios := _ratios(series.of(kind)))}
+        if len(points) > 1:
+            plot_style.plot_means(bars, points, i, shift=0.05 * (i - 1.5), label=name, line="-" if i == 1 else ":")
+            bars.legend(frameon=False, fontsize=8)
+    bars.set(
+        xlabel="m, in training", ylabel="test loss / train loss", title="Generalisation score", xticks=[1, 2, 3, 4]
+    )
+    return plot_style.save_figure(figure, folder / f"{series.name}-generalization")
+
+
+def _mean_curves(runs: Sequence[FinishedRun]) -> tuple[list[int], list[float], list[float]]:
+    """Epochs, and the identity head's mean test and training loss after each."""
+    losses = [charts_of(run.metrics)["cross-entropy"] for run in runs]
+    tested = [[epoch for epoch in one["test"] if epoch in one["training"]] for one in losses]
+    epochs = max(tested, key=len)  # runs that were tested less often are left out: a mean without them would jump
+    shown = [one for one, own in zip(losses, tested) if own == epochs]
+    test, training = (
+        [statistics.fmean(one[part][epoch] for one in shown) for epoch in epochs] for part in ("test", "training")
+    )
+    return epochs, test, training
+
+
+def charts_of(metrics: Sequence[EpochEntry]) -> dict[str, Lines]:
+    """The identity head's loss and accuracy by epoch, in training and on the test set."""
     tested = [(entry.epoch, entry.test.pruned) for entry in metrics if entry.test and entry.test.pruned]
     loss = {
-        "training": [(entry.epoch, value) for entry in metrics if (value := entry.loss[0]) is not None],
-        "test": [(epoch, score.loss) for epoch, score in tested if score.loss is not None],
+        "training": {entry.epoch: value for entry in metrics if (value := entry.loss[0]) is not None},
+        "test": {epoch: score.loss for epoch, score in tested if score.loss is not None},
     }
     accuracy = {
-        "training": [(entry.epoch, 100 * value) for entry in metrics if (value := entry.accuracy[0]) is not None],
-        "test": [(epoch, 100 * score.accuracy) for epoch, score in tested],
+        "training": {entry.epoch: 100 * value for entry in metrics if (value := entry.accuracy[0]) is not None},
+        "test": {epoch: 100 * score.accuracy for epoch, score in tested},
     }
-    return [
-        _chart(title, lines)
-        for title, lines in (("cross-entropy", loss), ("accuracy %", accuracy))
-        if any(lines.values())
-    ]
+    return {"cross-entropy": loss, "accuracy %": accuracy}
 
 
-def _chart(title: str, lines: dict[str, Line]) -> Chart:
-    points = [point for line in lines.values() for point in line]
-    last = max([2, *(x for x, _ in points)])
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    high = high if high > low else low + 1
-
-    def height(y: float) -> float:
-        return TOP + (high - y) / (high - low) * (BOTTOM - TOP)
-
-    drawn = []
-    for (name, line), colour in zip(lines.items(), COLOURS):
-        shown = [*line[:: max(len(line) // MOST_POINTS, 1)], *line[-1:]]
-        places = ((LEFT + (x - 1) / (last - 1) * (RIGHT - LEFT), height(y)) for x, y in dict(shown).items())
-        drawn.append((name, colour, " ".join(f"{x:.1f},{y:.1f}" for x, y in places)))
-    return Chart(title, [(height(y), f"{y:.3g}") for y in (low, (low + high) / 2, high)], last, drawn)
-
-
-def draw_early_exit(points: Curve, out: Path, *, chosen: float | None = None, title: str = "") -> Path:
-    """Draw the curve of all thresholds to ``out`` plus ending, with a mark at the threshold ``chosen``."""
+def draw_early_exit(points: Curve, out: Path, *, title: str = "") -> Path:
+    """Draw accuracy against passes for all thresholds."""
     figure, axes = plot_style.new_figure()
     axes.plot(points.passes, 100 * points.accuracy, color=COLOURS[0], label="early exit")
     axes.axhline(100 * points.full, color="#999999", linestyle="--", linewidth=1, label=f"all {points.heads} heads")
-    if chosen is not None:
-        at = int((points.confidence - chosen).abs().argmin())
-        place = float(points.passes[at]), 100 * float(points.accuracy[at])
-        axes.plot(*place, "o", color=COLOURS[1], label=f"confidence {chosen:.3g}: {place[0]:.2f} passes")
     axes.set(xlabel="passes of the backbone per image", ylabel="accuracy %", title=plot_style.escape(title))
     axes.legend(frameon=False)
     return plot_style.save_figure(figure, out)

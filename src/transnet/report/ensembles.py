@@ -6,7 +6,7 @@ further seeds add ensembles and change none.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,16 +16,14 @@ from torch import Tensor
 from transnet.report import plot_style
 from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
-from transnet.report.paper import BY_HEADS
 from transnet.report.plot_style import Figure
 from transnet.report.table_format import Table
+from transnet.report.tables import BY_HEADS
 from transnet.runs.records import Score
 from transnet.study.results import FinishedRun, Series
 from transnet.train.evaluate import ensemble_score
 
 BLOCK = 4
-CURVES = {"base": "base", "PT2": "t2"}  # curves of several networks, and their kind of run
-LABELS = {"base": "m baselines", "PT2": "m PT2", "Tm": "one Tm"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +36,35 @@ class EnsembleScore(Score):
     error_auroc: float | None = None
 
 
-Points = dict[tuple[str, int], list[EnsembleScore]]  # by curve and size
+Points = dict[tuple[str, int], list[EnsembleScore]]  # by curve (base, PT2 or Tm) and size
+
+
+def ensemble_figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
+    """Fig. 3, if there is any ensemble of several networks or heads, and predictions were ever measured."""
+    points = measure_ensembles(series, cache)
+    measured = any(score.calibration_error is not None for scores in points.values() for score in scores)
+    if not measured or all(size == 1 for _, size in points):
+        return []
+    return [Figure("figure_3", draw_ensembles(points, series, folder), [_table(points)])]
+
+
+def measure_ensembles(series: Series, cache: MeasurementCache) -> Points:
+    """The curves, from earlier measurements, saved predictions and the results of single networks."""
+    points: Points = {}
+    for curve, size, runs in _ensembles_of(series):
+        name = f"{curve}: {' + '.join(run.name for run in runs)}"
+        part = "full" if curve == "Tm" else "pruned"
+        score = cache.get(EnsembleScore, name, runs, partial(_score, part, runs))
+        if score is None and len(runs) == 1:
+            score = _ensemble_score(runs[0].score(part))
+        if score:
+            points.setdefault((curve, size), []).append(score)
+    return points
 
 
 def _ensembles_of(series: Series) -> Iterator[tuple[str, int, list[FinishedRun]]]:
     """Curve, size and networks of each ensemble, curve by curve, the smallest first."""
-    for curve, kind in CURVES.items():
+    for curve, kind in (("base", "base"), ("PT2", "t2")):
         runs = {run.seed: run for run in series.of(kind)}
         for size in range(1, BLOCK + 1):
             for block in range(0, max(runs, default=-1) + 1, BLOCK):
@@ -55,45 +76,24 @@ def _ensembles_of(series: Series) -> Iterator[tuple[str, int, list[FinishedRun]]
         yield from (("Tm", m, [run]) for run in series.of(kind))
 
 
-def measure_ensembles(series: Series, cache: MeasurementCache) -> Points:
-    """The curves, from earlier measurements and the runs' saved predictions; empty if nothing was ever measured.
-
-    A single network whose predictions are gone counts with the score in its result.
-    """
-    points: Points = {}
-    any_measured = False
-    for curve, size, runs in _ensembles_of(series):
-        name = f"{curve}: {' + '.join(run.name for run in runs)}"
-        found = cache.get(EnsembleScore, name, runs, partial(_score, curve, runs))
-        any_measured |= found is not None
-        if score := found or _from_result(curve, runs):
-            points.setdefault((curve, size), []).append(score)
-    return points if any_measured else {}
-
-
-def _score(curve: str, runs: Sequence[FinishedRun]) -> EnsembleScore | None:
+def _score(part: str, runs: Sequence[FinishedRun]) -> EnsembleScore | None:
     """Score saved predictions, if all networks have them."""
-    found = [saved for run in runs if (saved := run.predictions)]
-    if len(found) < len(runs):
+    predictions = [saved for run in runs if (saved := run.predictions)]
+    if len(predictions) < len(runs):
         return None
     members: list[Tensor] = []
-    for each in found:
-        scores = torch.from_numpy(each.scores if each.scores_flip is None else each.scores_flip).float()
-        members += scores.unbind(1) if curve == "Tm" else [scores[:, each.heads.index("r0")]]
-    views = 1 if found[0].scores_flip is None else 2
-    score = ensemble_score(members, torch.from_numpy(found[0].labels).long(), passes=len(members) * views)
-    exact = _from_result(curve, runs) or score  # predictions are in half precision
-    return EnsembleScore(
-        accuracy=exact.accuracy, loss=exact.loss, n=score.n, passes=score.passes, **vars(score.uncertainty)
-    )
+    for one in predictions:
+        logits = torch.from_numpy(one.scores if one.scores_flip is None else one.scores_flip).float()
+        members += logits.unbind(1) if part == "full" else [logits[:, one.heads.index("r0")]]
+    passes = sum(run.score(part).passes for run in runs)
+    score = ensemble_score(members, torch.from_numpy(predictions[0].labels).long(), passes=passes)
+    exact = runs[0].score(part) if len(runs) == 1 else score  # predictions are in half precision
+    return _ensemble_score(replace(exact, uncertainty=score.uncertainty))
 
 
-def _from_result(curve: str, runs: Sequence[FinishedRun]) -> EnsembleScore | None:
-    """The score of a single network in its run's result."""
-    if len(runs) > 1:
-        return None
-    score = runs[0].score("full" if curve == "Tm" else "pruned")
-    return EnsembleScore(accuracy=score.accuracy, loss=score.loss, n=score.n, passes=score.passes)
+def _ensemble_score(score: Score) -> EnsembleScore:
+    more = vars(score.uncertainty) if score.uncertainty else {}
+    return EnsembleScore(accuracy=score.accuracy, loss=score.loss, n=score.n, passes=score.passes, **more)
 
 
 def _values(scores: Sequence[EnsembleScore], name: str, factor: int = 1) -> list[float]:
@@ -101,41 +101,32 @@ def _values(scores: Sequence[EnsembleScore], name: str, factor: int = 1) -> list
     return [factor * value for score in scores if (value := getattr(score, name)) is not None]
 
 
-def ensemble_figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
-    """Fig. 3, if there is any ensemble of several networks or heads."""
-    points = measure_ensembles(series, cache)
-    if all(size == 1 for _, size in points):
-        return []
-    return [Figure("figure_3", draw_ensembles(points, series, folder), [ensembles_table(points)])]
-
-
-def ensembles_table(points: Points) -> Table:
-    """The points of Fig. 3."""
-    columns = (
-        "ensemble", "instances", "accuracy %", "n", "loss", "calibration error %", "disagreement", "error AUROC",
-        "passes per image",
-    )  # fmt: skip
+def _table(points: Points) -> Table:
     rows = []
     for (curve, m), scores in points.items():
         names = {"base": f"{m} baseline{'s' * (m > 1)}", "PT2": f"{m} PT2"}
         rows.append([
-            cells.text(names.get(curve, f"one T{m}" if m > 1 else "one baseline, as T1")), cells.integer(m),
-            cells.mean_of(_values(scores, "accuracy", 100)), cells.integer(len(scores)),
+            cells.plain(names.get(curve, f"one T{m}" if m > 1 else "one baseline, as T1")), cells.plain(m),
+            cells.mean_of(_values(scores, "accuracy", 100)), cells.plain(len(scores)),
             cells.mean_of(_values(scores, "loss"), ".4f"), cells.mean_of(_values(scores, "calibration_error", 100)),
             cells.mean_of(_values(scores, "disagreement"), ".4f"),
-            cells.mean_of(_values(scores, "error_auroc"), ".3f"), cells.integer(scores[0].passes),
+            cells.mean_of(_values(scores, "error_auroc"), ".3f"), cells.plain(scores[0].passes),
         ])  # fmt: skip
+    columns = (
+        "ensemble", "instances", "accuracy %", "n", "loss", "calibration error %", "disagreement", "error AUROC",
+        "passes per image",
+    )  # fmt: skip
     return Table("ensembles", columns, rows)
 
 
 def draw_ensembles(points: Points, series: Series, folder: Path) -> Path:
     """Draw accuracy against instances."""
     figure, axes = plot_style.new_figure()
-    for i, (curve, name) in enumerate(LABELS.items()):
-        shown = {m: _values(scores, "accuracy", 100) for (of, m), scores in points.items() if of == curve}
-        if shown:
-            n = ", ".join(str(len(values)) for values in shown.values())
-            plot_style.plot_means(axes, shown, i, shift=0.05 * (i - 1), label=f"{name}, n = {n}")
+    for i, (curve, name) in enumerate({"base": "m baselines", "PT2": "m PT2", "Tm": "one Tm"}.items()):
+        accuracies = {m: _values(scores, "accuracy", 100) for (of, m), scores in points.items() if of == curve}
+        if accuracies:
+            n = ", ".join(str(len(values)) for values in accuracies.values())
+            plot_style.plot_means(axes, accuracies, i, shift=0.05 * (i - 1), label=f"{name}, n = {n}")
     axes.set(
         xlabel="instances processed for a prediction, m", ylabel="test accuracy %", xticks=[1, 2, 3, 4],
         title=f"Ensembles on {plot_style.escape(series.data)}, mean ± standard error",

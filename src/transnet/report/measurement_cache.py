@@ -14,10 +14,7 @@ SCHEMA = 3
 
 
 class MeasurementCache:
-    """The measurements of one series in OUT/measured/SERIES.json, one entry per ensemble and per run's kernels.
-
-    An entry is valid as long as its runs have the same ``model_sha256``.
-    """
+    """The measurements of one series in OUT/measured/SERIES.json, valid as long as their runs keep their weights."""
 
     def __init__(self, out: Path, series: str) -> None:
         self.path = out / "measured" / f"{series}.json"

@@ -1,4 +1,4 @@
-"""A table that people read as text and programs as unrounded numbers."""
+"""Tables that people read as text and programs as unrounded numbers."""
 
 import csv
 import io
@@ -15,18 +15,11 @@ TEXTS = tomllib.loads(files("transnet.report").joinpath("page/texts.toml").read_
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell.
-
-    Attributes:
-        text: what people read.
-        value: what the CSV holds and the page sorts by.
-        more: further numbers for the CSV, each with the end of its column's name.
-        bold: whether the text is bold.
-    """
+    """One cell of a table."""
 
     text: str
-    value: float | int | str | None = None
-    more: Mapping[str, float | None] = field(default_factory=dict)
+    value: float | int | str | None = None  # for the CSV, and to sort by on the page
+    more: Mapping[str, float | None] = field(default_factory=dict)  # for further columns of the CSV, by their last part
     bold: bool = False
 
 
@@ -35,35 +28,28 @@ EMPTY = Cell("–")
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the rows. ``TEXTS`` has its title and notes, which show ``values``."""
+    """A table whose first column names the rows. ``TEXTS`` has its title and notes, by ``key``."""
 
     key: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    values: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        """The heading."""
-        return str(TEXTS[self.key]["title"])
+    values: Mapping[str, object] = field(default_factory=dict)  # shown in the notes
 
     @property
     def notes(self) -> list[str]:
         """The sentences below the table."""
         return [note.format(**TEXTS["shared"], **self.values) for note in TEXTS[self.key]["notes"]]
 
-    def grid(self) -> str:
-        """The table in Markdown, without title and notes."""
-        texts = [[f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in self.rows]
-        head, *lines = [f"| {' | '.join(line)} |" for line in (self.columns, *texts)]
-        return "\n".join([head, "|---|" + "---:|" * (len(self.columns) - 1), *lines])
-
     def markdown(self) -> str:
         """The table in Markdown, with title and notes."""
-        return "\n".join([f"### {self.title}", "", self.grid(), "", *(f"- {note}" for note in self.notes)]) + "\n"
+        texts = [[f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in self.rows]
+        head, *lines = [f"| {' | '.join(line)} |" for line in (self.columns, *texts)]
+        rule = "|---|" + "---:|" * (len(self.columns) - 1)
+        notes = [f"- {note}" for note in self.notes]
+        return "\n".join([f"### {TEXTS[self.key]['title']}", "", head, rule, *lines, "", *notes, ""])
 
     def csv(self) -> str:
-        """The table as CSV: unrounded numbers, with errors and intervals in columns of their own."""
+        """The table as CSV, with standard errors and intervals in columns of their own."""
         ends = [list(dict.fromkeys(end for cell in column for end in cell.more)) for column in zip(*self.rows)]
         names = [[column, *(f"{column}: {end}" for end in more)] for column, more in zip(self.columns, ends)]
         out = io.StringIO()
@@ -80,14 +66,9 @@ class Table:
         return replace(self, columns=[self.columns[i] for i in kept], rows=rows)
 
 
-def text(value: str) -> Cell:
-    """Text, such as the name of a row."""
-    return Cell(value, value)
-
-
-def integer(value: int) -> Cell:
-    """A whole number with thousands separators."""
-    return Cell(f"{value:,}", value)
+def plain(value: str | int) -> Cell:
+    """A text, such as the name of a row, or a whole number."""
+    return Cell(value if isinstance(value, str) else f"{value:,}", value)
 
 
 def seeds(n: int) -> Cell:
@@ -110,16 +91,14 @@ def gap(value: Difference | None, form: str = "+.2f") -> Cell:
     """A difference with its 95 % interval."""
     if value is None:
         return EMPTY
-    interval = ""
+    shown = as_text(value.mean, form)
     if value.low is not None and value.high is not None:
-        interval = f" [{as_text(value.low, form)}, {as_text(value.high, form)}]"
-    return Cell(as_text(value.mean, form) + interval, value.mean, {"low": value.low, "high": value.high})
+        shown += f" [{as_text(value.low, form)}, {as_text(value.high, form)}]"
+    return Cell(shown, value.mean, {"low": value.low, "high": value.high})
 
 
 def verdict(value: Difference) -> str:
     """``ahead``, ``behind`` or ``not significant``; empty without an interval."""
-    if value.low is None:
-        return ""
-    if not value.certain:
-        return "not significant"
-    return "ahead" if value.mean > 0 else "behind"
+    if value.certain:
+        return "ahead" if value.mean > 0 else "behind"
+    return "not significant" if value.low is not None else ""

@@ -2,22 +2,9 @@
 
 import json
 
-import torch
-
 from trained import digits_run
 from transnet.cli import main
-from transnet.early_exit import curve
-from transnet.report.curves import draw_early_exit
 from transnet.ship.predict import choose_threshold
-
-
-def test_curve_is_drawn(tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    logits, y = torch.randn(50, 3, 4, generator=generator), torch.arange(50) % 4
-    draw_early_exit(curve(logits, y), tmp_path / "figures" / "anytime", chosen=0.5, title="digits")
-    text = (tmp_path / "figures" / "anytime.svg").read_text()
-    assert "digits" in text
-    assert "confidence 0.5" in text
 
 
 def test_evaluate_prints_and_draws_early_exit(tmp_path, capsys):

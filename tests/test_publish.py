@@ -57,59 +57,33 @@ def test_the_first_screen_shows_cost_n_and_interval(results: Path) -> None:
     assert "a GPU, torch 2.11, commit abc" in studies.first_screen()
 
 
-def test_the_headline_compares_at_equal_passes(results: Path) -> None:
+def test_the_image_alone_has_every_classifier_beside_those_of_equal_cost(results: Path) -> None:
     write_study(results, "cifar10-fast", CLEAR)  # without self-distilled runs
     write_study(results, "cifar100-fast", ALL)
-    found = rows(studies.headline())
-    assert found["pruned, one pass per image"][:3] == ["−7.00 [−7.45, −6.55]", "+2.07 [+1.65, +2.48]", "ahead"]
-    assert found["both heads kept, two passes per image"][1].startswith("−16.93 [")
-    assert found["self-distilled and pruned, flip TTA"][0].startswith("+3.93 [")
-    assert "CIFAR-100 (resnet18-cifar)" in studies.headline()
+    found = rows(studies.image_alone())
+    assert list(found)[2:] == ["baseline", "PT2", "baseline, 2× epochs", "PT2 self-distilled", "T2",
+                               "T2 self-distilled", "PT3", "baseline, 3× epochs", "T3"]  # fmt: skip
+    assert found["PT2"] == ["2×", "1", "59.20 ± 0.12 (n = 3)", "−7.00 [−7.45, −6.55]", "+2.07 [+1.65, +2.48]"]
+    assert found["T2"][1] == "2"
+    assert "CIFAR-100, recipe `fast`" in studies.image_alone()
 
 
-def test_every_classifier_has_n_the_papers_number_and_its_cost(results: Path) -> None:
-    write_study(results, "cifar100-fast", CLEAR, at_once={"t2": (1, 2, 1), "t3": (2, 2, 3)})
-    text = studies.overview()
-    found = rows(text)
-    assert found["PT2"] == ["79.20 ± 0.12 (n = 3)", "+3.00 [+2.55, +3.45]", "+2.07 [+1.65, +2.48]", "79.33 ± 0.15",
-                            "2,000", "2", "61.0 ± 1.0"]  # fmt: skip
-    assert found["T2"][-2:] == ["4", "61.0 ± 1.0"]  # 60 and 62 seconds: the runs that had the device alone
-    assert found["T3"][-1] == "90.5 ± 0.5 (2 at once)"
-    assert found["baseline, 2× epochs"][3] == "–"
-    alone = rows(text.partition("the image alone")[2])
-    assert alone["PT2"] == ["59.20 ± 0.12 (n = 3)", "−7.00 [−7.45, −6.55]", "+2.07 [+1.65, +2.48]", "1"]
-
-
-def test_one_seed_has_no_interval(results: Path) -> None:
-    write_study(results, "cifar10-fast", {"base": [95.0], "t2": [99.0]}, epochs=5)
-    text = studies.overview()
-    assert rows(text)["PT2"][:2] == ["99.00 (one seed)", "+4.00"]
-    assert "`transnet reproduce pruned --data cifar10 --seeds 1 --epochs 5`" in text
-
-
-def test_the_command_names_settings_that_differ_from_the_defaults(results: Path) -> None:
-    write_study(results, "cifar100-paper", CLEAR, epochs=300, model="timm:resnet18", train_fraction=0.1)
-    command = "--data cifar100 --seeds 3 --recipe paper --train-fraction 0.1 --model timm:resnet18`"
-    assert command in studies.overview()
-
-
-def test_studies_come_in_order_and_under_their_folders_names(results: Path) -> None:
+def test_every_study_is_beside_the_paper(results: Path) -> None:
     write_study(results, "beans-fast", CLEAR)
-    write_study(results, "cifar10-fast", CLEAR, folder="first")
-    write_study(results, "cifar10-fast", {**CLEAR, "t2": [91.0, 91.2, 91.4]}, folder="second")
-    headings = [line for line in studies.overview().splitlines() if line.startswith("### ")]
-    assert headings == [f"### {name}" for name in ("CIFAR-10, recipe `fast`, first", "CIFAR-10, recipe `fast`, second",
-                                                   "beans-fast")]  # fmt: skip
-
-
-def test_readme_has_every_study_beside_the_paper(results: Path) -> None:
     write_study(results, "cifar100-fast", ALL)
     write_study(results, "cifar10-fast", {"base": [94.0], "t2": [95.0]})
-    found = rows(studies.brief())
-    assert found["PT2"] == ["2×", "1", "59.20 ± 0.12 (n = 3)", "−7.00 [−7.45, −6.55]", "+2.07 [+1.65, +2.48]"]
+    found = rows(studies.beside_paper())
     assert found["CIFAR-100, recipe `fast`, n = 3"][1] == "79.20 ± 0.12 (79.33 ± 0.15)"
     assert found["CIFAR-10, recipe `fast`, one seed"][:3] == ["94.00 (95.57 ± 0.08)", "95.00 (95.99 ± 0.07)",
                                                              "96.00 (96.22 ± 0.10)"]  # fmt: skip
+    assert found["beans-fast, n = 3"][:2] == ["76.20 ± 0.12", "79.20 ± 0.12"]
+    assert list(found)[-1] == "beans-fast, n = 3"
+
+
+def test_the_command_repeats_the_study(results: Path) -> None:
+    write_study(results, "cifar100-paper", CLEAR, epochs=300, model="timm:resnet18", train_fraction=0.1)
+    command = "all --data cifar100 --recipe paper --model timm:resnet18 --epochs 300 --seeds 3 --train-fraction 0.1`"
+    assert f"`transnet reproduce {command}" in studies.details()
 
 
 def test_details_have_the_tables_of_the_report(results: Path) -> None:
@@ -125,7 +99,7 @@ def test_details_have_the_tables_of_the_report(results: Path) -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_the_demos_table_has_intervals_if_there_are_seeds(monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
+def test_the_demos_table_has_intervals_if_there_are_seeds(results: Path, seeds: int) -> None:
     found: dict[str, Any] = {
         "rows": [
             {"kind": kind, "seed": seed, "pruned": (90 + m + seed) / 100, "full": 0.95, "generalization": 2.0 + seed,
@@ -135,7 +109,7 @@ def test_the_demos_table_has_intervals_if_there_are_seeds(monkeypatch: pytest.Mo
         ],
         "train_images": 10, "test_images": 5, "device": "CPU", "commit": None, "versions": {"torch": "2.11"},
     }  # fmt: skip
-    monkeypatch.setattr(benchmark_tables, "read", lambda name: json.loads(json.dumps(found)))
+    (results / "demo.json").write_text(json.dumps(found))
     table = rows(benchmark_tables.demo())
     if seeds == 1:
         assert table["PT2, pruned"][:3] == ["92.00", "+1.00", "2.0"]

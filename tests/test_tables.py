@@ -10,10 +10,18 @@ import pytest
 from scipy import stats
 
 from made_up_runs import CLEAR, series
-from transnet.report.paper import DATA, published
-from transnet.report.table_format import Table, verdict
-from transnet.report.tables import accuracy_tables, differences_table, paper_table, rows_of, summary_table
+from transnet.report.table_format import TEXTS, Table, verdict
+from transnet.report.tables import (
+    accuracy_tables,
+    differences_table,
+    name_of,
+    paper_table,
+    published,
+    rows_of,
+    summary_table,
+)
 from transnet.study.file import Comparison
+from transnet.study.results import KINDS
 from transnet.study.statistics import as_text, difference, mean_and_error
 
 
@@ -56,9 +64,8 @@ def test_intervals_are_welchs() -> None:
 
 
 def test_only_a_significant_lead_is_bold() -> None:
-    assert [row.leads for row in rows_of(series(CLEAR), "pruned")] == [False, True, False, False]
+    assert [row[1].bold for row in table(CLEAR).rows] == [False, True, False, False]
     close = {**CLEAR, "t3": [79.0, 79.3, 79.0]}
-    assert not any(row.leads for row in rows_of(series(close), "pruned"))
     assert "**" not in table(close).markdown()
     assert "| **79.20 ± 0.12** |" in table(CLEAR).markdown()
 
@@ -103,11 +110,18 @@ def test_the_papers_numbers_are_beside_ours() -> None:
 
 def test_all_of_the_papers_numbers_are_there() -> None:
     rows = ("baseline", "PT2", "PT3", "PT4", "T2", "T3", "T4", "Alg. only", "Arch. only")
-    assert all(published(row, data) for row in rows for data in DATA)
+    data = ("cifar10", "cifar100", "imagenette", "imagewoof", "imagenet200")
+    assert all(published(row, name) for row in rows for name in data)
     assert published("T3", "imagewoof") == (88.79, 0.25)
     assert published("Alg. only", "imagenet200") == (80.58, 0.08)
     assert published("PT2", "digits") is None
     assert published("baseline, 2× epochs", "cifar10") is None
+
+
+def test_every_kind_of_the_paper_has_a_name() -> None:
+    assert list(TEXTS["names"]) == list(KINDS)
+    assert (name_of("t2", "pruned"), name_of("t2", "full")) == ("PT2", "T2")
+    assert (name_of("wide", "full", heads=2), name_of("wide", "full")) == ("wide, all heads", "wide")
 
 
 def test_without_flip_the_test_on_plain_images_counts() -> None:

@@ -1,141 +1,111 @@
 """The benchmarks in results/*.json, as tables."""
 
 import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from source import RESULTS, counted, figure, grid, link, origin, read
+from source import RESULTS, counted, figure, grid, link, percent, read
 from transnet.report import table_format as cells
 from transnet.study.statistics import as_text, difference
 
-
-def on_devices(name: str) -> list[tuple[dict[str, Any], str]]:
-    """A benchmark's files, one per device: their content, and where it comes from."""
-    names = [f"{name}_{device}.json" for device in ("cpu", "h200")]
-    return [(found := read(file), origin(found, file)) for file in names if (RESULTS / file).exists()]
+Benchmark = dict[str, Any]  # a file, or one of its rows
+EARLY_EXIT = ("anytime_plain", "anytime_taught", "anytime_200_epochs", "anytime_wrn", "anytime_pretrained")
+WAYS = ("first head", "anytime", "full")  # to predict
 
 
 def demo() -> str:
-    """What `transnet demo` measured."""
     found = read("demo.json")
-    of: dict[str, list[dict[str, Any]]] = {}
+    kinds: dict[str, list[Benchmark]] = {}
     for row in found["rows"]:
-        of.setdefault(row["kind"].replace("base", "baseline", 1), []).append(row)
-
-    def values(kind: str, part: str) -> list[float]:
-        return [100 * run[part] for run in of[kind]]
-
+        kinds.setdefault(row["kind"].replace("base", "baseline", 1), []).append(row)
     rows = []
-    for kind, runs in of.items():
+    for kind, runs in kinds.items():
         m, passes = runs[0]["predict_passes"], f"{runs[0]['train_passes']:,}"
-        longer = values(f"baseline, {m}× epochs", "pruned") if m > 1 else []
         for part in ("pruned", "full") if m > 1 else ("pruned",):
             name = kind if m == 1 else f"P{kind}, pruned" if part == "pruned" else f"{kind}, all heads"
-            gap = cells.gap(difference(values(kind, part), longer)) if longer else "–"
+            values = [100 * run[part] for run in runs]
+            longer = [100 * run["pruned"] for run in kinds.get(f"baseline, {m}× epochs", [])]
+            gap = cells.gap(difference(values, longer)) if longer else "–"
             ratio = figure([run["generalization"] for run in runs], ".1f") if part == "pruned" else ""
-            rows.append((name, figure(values(kind, part)), gap, ratio, passes, m if part == "full" else 1))
+            rows.append((name, figure(values), gap, ratio, passes, m if part == "full" else 1))
     columns = ("model", "accuracy %", "to baseline at equal training compute", "test / train loss", "training passes",
                "passes per image")  # fmt: skip
     return (
         f"{grid(columns, rows)}\n\nscikit-learn's digits, {found['train_images']} training and {found['test_images']} "
-        f"test images, {counted(len(next(iter(of.values()))))}, mean ± standard error; differences in points with "
-        f"Welch's 95 % interval. {origin(found, 'demo.json')}."
+        f"test images, {counted(len(next(iter(kinds.values()))))}. {found['origin']}"
     )
 
 
-def costs() -> str:
-    """Cost of training with heads, of folded networks and of prediction."""
-    parts = []
-    for found, where in on_devices("loss_overhead"):
-        one = found["rows"][0]
-        rows = [
-            (r["m"], *(f"{r[what]['transnet'] / one[what]['transnet']:.2f}" for what in ("seconds", "bytes")),
-             f"{r['time_ratio']:.3f}", f"{r['memory_ratio']:.3f}")
-            for r in found["rows"]
-        ]  # fmt: skip
-        columns = ("heads", "time / one head", "memory / one head", "time / by hand", "memory / by hand")
-        about = "`net.loss` and backward of ResNet-18, relative to one head and to a loop over the heads by hand. "
-        parts.append(f"{about}{where}:\n\n{grid(columns, rows)}")
-    for found, where in on_devices("fold_latency"):
-        rows = [(row["model"], row["transform"], row["batch"], f"{row['ratio']:.3f}") for row in found["rows"]]
-        about = "Latency of a network with its transform folded in, relative to the plain network. "
-        parts.append(f"{about}{where}:\n\n{grid(('model', 'transform', 'batch', 'ratio'), rows)}")
+def _by_device(name: str, columns: Sequence[str], cells_of: Callable[[Benchmark, Benchmark], Sequence[object]]) -> str:
+    """The rows of a benchmark's files, one per device."""
+    files = [read(path.name) for path in sorted(RESULTS.glob(f"{name}_*.json"))]
+    rows = [(found["device"], *cells_of(row, found["rows"][0])) for found in files for row in found["rows"]]
+    return "\n\n".join([grid(("device", *columns), rows), " ".join(found["origin"] for found in files)])
+
+
+def training_cost() -> str:
+    def row(found: Benchmark, one: Benchmark) -> Sequence[object]:
+        return (
+            found["m"], *(f"{found[of]['transnet'] / one[of]['transnet']:.2f}" for of in ("seconds", "bytes")),
+            f"{found['time_ratio']:.3f}", f"{found['memory_ratio']:.3f}",
+        )  # fmt: skip
+
+    columns = ("heads", "time / one head", "memory / one head", "time / by hand", "memory / by hand")
+    return _by_device("loss_overhead", columns, row)
+
+
+def fold_cost() -> str:
+    def row(found: Benchmark, _: Benchmark) -> Sequence[object]:
+        return found["model"], found["transform"], found["batch"], f"{found['ratio']:.3f}"
+
+    return _by_device("fold_latency", ("model", "transform", "batch", "folded / plain"), row)
+
+
+def prediction_cost() -> str:
+    def row(found: Benchmark, _: Benchmark) -> Sequence[object]:
+        ratios = [f"{found[f'{name}_ratio']:.3f}" for name in ("pruned", "again", "full")]
+        return found["model"], f"{found['side']}×{found['side']}", found["batch"], found["clock"], *ratios
+
+    columns = ("model", "images", "batch", "clock", "pruned", "copy of the baseline", "both heads")
+    return _by_device("pruned_latency", columns, row)
+
+
+def kill_and_resume() -> str:
     found = read("kill_resume.json")
-    parts.append(
-        "Runs on digits that were killed with SIGKILL at a random moment and resumed: "
-        f"{found['same']} of {found['killed']} ended with the same weights as the undisturbed run, bit for bit. "
-        f"{origin(found, 'kill_resume.json')}."
-    )
-    return "\n\n".join([*parts, prediction()])
-
-
-def prediction() -> str:
-    """Prediction time relative to the baseline."""
-    files = on_devices("pruned_latency")
-    rows = [
-        (found["device"], row["model"], f"{row['side']}×{row['side']}", row["batch"], row["clock"],
-         f"{row['pruned_ratio']:.3f}", f"{row['again_ratio']:.3f}", f"{row['full_ratio']:.2f}")
-        for found, _ in files
-        for row in found["rows"]
-    ]  # fmt: skip
-    columns = ("device", "model", "images", "batch", "clock", "pruned", "copy of the baseline", "both heads")
     return (
-        "Prediction time relative to the baseline; the copy of the baseline shows the noise of the measurement. "
-        f"{'; '.join(where for _, where in files)}.\n\n{grid(columns, rows)}"
-    )
-
-
-def prediction_in_brief() -> str:
-    """The same as ranges, for README."""
-    files = on_devices("pruned_latency")
-
-    def span(name: str, form: str) -> str:
-        values = [row[name] for found, _ in files for row in found["rows"]]
-        return f"{min(values):{form}} to {max(values):{form}}"
-
-    return (
-        f"Prediction time relative to the baseline: pruned {span('pruned_ratio', '.3f')}, a copy of the baseline "
-        f"{span('again_ratio', '.3f')}, both heads {span('full_ratio', '.2f')}, for ResNet-18 at 32×32 and 224×224. "
-        f"{'; '.join(where for _, where in files)}."
+        f"{found['same']} of {found['killed']} killed runs ended with the same weights as the undisturbed run, bit for "
+        f"bit. {found['origin']}"
     )
 
 
 def speed() -> str:
-    """Training speed, and how it changes with the heads and the data."""
     found, growth = read("training_speed.json"), read("training_growth.json")
     columns = ("model", "heads", "batch", "images", "seconds per epoch", "passes per second", "bare step", "overhead")
 
-    def measured(*parts: list[dict[str, Any]]) -> str:
-        rows = [
+    def table(rows: list[Benchmark]) -> str:
+        shown = [
             (row["model"], row["m"], row["batch"], f"{row['images']:,}", f"{row['seconds_per_epoch']:.3f}",
              f"{row['passes_per_second']:,.0f}", f"{bare:,.0f}" if (bare := row["bare_passes_per_second"]) else "",
              f"{as_text(100 * row['overhead'], '.1f')} %" if bare else "")
-            for part in parts
-            for row in part
+            for row in rows
         ]  # fmt: skip
-        return grid(columns, list(dict.fromkeys(rows)))
+        return grid(columns, list(dict.fromkeys(shown)))
 
     naive = found["naive"]
-    ours, theirs = (statistics.median(naive[who]) for who in ("ours", "naive"))
+    rates = [f"{statistics.median(naive[loop]):,.0f}" for loop in ("ours", "naive")]
     return "\n\n".join([
-        "Image passes per second of `transnet train` over whole epochs at the start of a run, without evaluation "
-        "(median of 3 to 9). An image pass is one image under one transform. The bare step is the captured step alone; "
-        "overhead is the additional time of an epoch: data, bookkeeping, and the smaller last batch, which is not "
-        f"compiled. {found['data']}, {origin(found, 'training_speed.json')}:",
-        measured(found["speed"], found["heads"]),
+        table(found["speed"] + found["heads"]), f"{found['data']}, {found['origin']}",
         f"Compared with a simple loop (a DataLoader with {naive['workers']} workers, one eager forward per transform, "
         f"TF32), interleaved, {naive['m']} heads, batch {naive['batch']}, in the same file:",
-        grid(("transnet train, passes per second", "simple loop", "ratio"),
-             [(f"{ours:,.0f}", f"{theirs:,.0f}", f"{naive['ratio']:.1f}")]),
-        "An eighth, a quarter, half and all of the data, and larger networks and images, the latter synthetic. "
-        f"{origin(growth, 'training_growth.json')}:",
-        measured(growth["data_shares"], growth["large"]),
+        grid(("transnet train, passes per second", "simple loop", "ratio"), [(*rates, f"{naive['ratio']:.1f}")]),
+        "An eighth, a quarter, half and all of the data, and larger networks and images, the latter synthetic:",
+        table(growth["data_shares"] + growth["large"]), growth["origin"],
     ])  # fmt: skip
 
 
 def fold_errors() -> str:
     """Relative errors of the paper's rule and of the exact one."""
-    found = read("fold_exactness.json")
-    worst = {(row["model"], row["size"]): row for row in found["compared"]}
+    worst = {(row["model"], row["size"]): row for row in read("fold_exactness.json")["compared"]}
 
     def cell(name: str, side: int, rule: str) -> str:
         value = max(worst[name, side][rule].values())
@@ -143,12 +113,11 @@ def fold_errors() -> str:
 
     rules = [(64, "plain"), (64, "exact"), (96, "plain"), (96, "exact"), (65, "plain")]
     columns = ("network", *(f"{rule} rule, {side}×{side}" for side, rule in rules))
-    names = dict.fromkeys(row["model"] for row in found["compared"])
+    names = dict.fromkeys(name for name, _ in worst)
     return grid(columns, [(name, *(cell(name, side, rule) for side, rule in rules)) for name in names])
 
 
 def folds() -> str:
-    """The networks that fold."""
     found = read("fold_exactness.json")
     names = dict.fromkeys([*(row["model"] for row in found["compared"]), *found["exact"]])
     bound = max([*found["exact"].values(), *(max(row["exact"].values()) for row in found["compared"])])
@@ -156,38 +125,75 @@ def folds() -> str:
 
 
 def refused() -> str:
-    """The networks that do not fold."""
     reasons = read("fold_exactness.json")["refused"]
     return grid(("network", "reason"), [(name, reason.removeprefix("fold: ")) for name, reason in reasons.items()])
 
 
-def new_user() -> str:
+def tutorial_times() -> str:
     """The time from a folder of images to a prediction."""
     found = read("new_user_path.json")
-    return (
-        f"From a folder of {found['images']:,} images of 8×8 pixels to a prediction by an ONNX file: "
-        f"{len(found['rows'])} commands, {found['seconds']:.0f} s in all, start-up included. "
-        f"{origin(found, 'new_user_path.json')}."
-    )
-
-
-def tutorial_times() -> str:
-    """The same, command by command."""
-    found = read("new_user_path.json")
     rows = [(f"`{row['command']}`", f"{row['seconds']:.1f}") for row in found["rows"]]
-    return grid(("command", "seconds"), [*rows, ("all", f"{found['seconds']:.1f}")]) + "\n\n" + new_user()
+    table = grid(("command", "seconds"), [*rows, ("all", f"{found['seconds']:.1f}")])
+    return f"{table}\n\n{found['images']:,} images of 8×8 pixels, start-up included. {found['origin']}"
 
 
 def printed(step: int) -> str:
-    """The output of one of the tutorial's commands when it was last measured."""
+    """The output of one of the tutorial's commands."""
     return f"```text\n{read('new_user_path.json')['rows'][step]['printed'].rstrip()}\n```"
 
 
 def files() -> str:
-    """Every file with its command, commit and device."""
-    rows = [
-        (link(path.name), f"`{found['command']}`", found.get("commit", ""), found["device"])
-        for path in sorted(RESULTS.glob("*.json"))
-        if (found := read(path.name))
-    ]
+    found = {path.name: read(path.name) for path in sorted(RESULTS.glob("*.json"))}
+    rows = [(link(name), f"`{one['command']}`", one["commit"], one["device"]) for name, one in found.items()]
     return grid(("file", "command", "commit", "device"), rows)
+
+
+def early_exit() -> str:
+    """What early exit keeps of all heads' gain, and what it saves."""
+    files = {_title(found): found for name in EARLY_EXIT if (found := read(f"{name}_h200.json"))}
+    first = next(iter(files.values()))["runs"][0]
+    rows, details = [], []
+    for name, found in files.items():
+        accuracies = [percent(_mean(found, way, "accuracy")) for way in WAYS]
+        rows.append((name, *accuracies, f"{_mean(found, 'anytime', 'passes'):.3f}", _kept(found)))
+        speeds = [f"{_mean(found, way, 'images_per_second'):,.0f}" for way in WAYS]
+        runs = ", ".join(percent(run["share_of_gain_kept"], ".1f") for run in found["runs"])
+        details.append((name, *speeds, runs, _on_validation(found)))
+    columns = ("networks", "first head %", "early exit %", "all heads %", "passes per image", "of the gain kept %")
+    return "\n\n".join([
+        grid(columns, rows),
+        f"{first['n_val']:,} training images of CIFAR-100 were held out to set the threshold; accuracies are those of "
+        f"the {first['n_test']:,} test images. Images per second, and the share of the gain that each run keeps and "
+        "that is kept on the validation images:",
+        grid(("networks", "first head", "early exit", "all heads", "each run %", "validation %"), details),
+        "\n".join(f"- {name}: {found['origin']}" for name, found in files.items()),
+    ])  # fmt: skip
+
+
+def _title(found: Benchmark) -> str:
+    """The settings that tell the networks apart."""
+    run = found["runs"][0]
+    side = run.get("image_size")
+    parts = (
+        run["model"], run.get("pretrained") and "pretrained", side and f"{side}×{side} pixels",
+        f"{run['epochs']} epochs", run["cutmix"] and f"CutMix α {run['cutmix']:g}",
+        not run["label_smoothing"] and "no smoothing", run["distillation"] and "self-distilled",
+        counted(len(found["runs"])),
+    )  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def _mean(found: Benchmark, way: str, what: str) -> float:
+    return statistics.fmean(run["rows"][way][what] for run in found["runs"])
+
+
+def _kept(found: Benchmark) -> str:
+    interval = ", ".join(percent(end, ".1f") for end in found["interval"] or ())
+    return percent(found["share_of_gain_kept"], ".1f") + (f" [{interval}]" if interval else "")
+
+
+def _on_validation(found: Benchmark) -> str:
+    if not all(run.get("val") for run in found["runs"]):
+        return "–"
+    one, some, full = (statistics.fmean(run["val"]["accuracy"][i] for run in found["runs"]) for i in range(3))
+    return percent((some - one) / (full - one), ".1f")

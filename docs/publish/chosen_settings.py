@@ -1,62 +1,49 @@
 """How settings were chosen, and runs from pretrained weights."""
 
 import statistics
-from typing import Any
+from collections.abc import Sequence
 
-from source import RESULTS, counted, figure, grid, link, made_with, origin, read, remark
-from transnet.report.table_format import seeds
+from source import RESULTS, counted, figure, grid, link, made_with, percent, read
 from transnet.runs.folder import Run
 from transnet.runs.records import Result
 from transnet.study.statistics import as_text
 
 
-def percent(accuracy: float) -> str:
-    return f"{100 * accuracy:.2f}"
-
-
 def recipe() -> str:
-    """The candidates for the recipe `fast`."""
     found = read("tune_fast.json")
     kinds = (("base", "pruned"), ("T2", "pruned"), ("T2", "full"))
     rows = [(row["candidate"], *(percent(row[kind][part]) for kind, part in kinds)) for row in found["rows"]]
-    return (
-        f"The recipe `fast`: accuracy on validation images, {found['split']} of CIFAR-100, {found['epochs']} epochs, "
-        f"one seed. {origin(found, 'tune_fast.json')}. The first row is the starting point; each other row changes one "
-        "setting. These images chose the recipe, so they do not judge it. The row with the best baseline was chosen."
-        f"{remark(found)}\n\n" + grid(("candidate", "baseline %", "PT2 %", "T2 %"), rows)
-    )
+    table = grid(("candidate", "baseline %", "PT2 %", "T2 %"), rows)
+    return f"{table}\n\n{found['split']} of CIFAR-100, {found['epochs']} epochs, one seed. {found['origin']}"
 
 
 def self_distillation() -> str:
-    """The candidates for self-distillation: means over their seeds."""
+    """The candidates for self-distillation, and what weight 1 changed: means over their seeds."""
     found = read("tune_teaching.json")
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for run in found["rows"]:
-        runs.setdefault(run["candidate"], []).append(run)
-    columns = (("alone", "pruned"), ("alone", "full"), ("mirrored", "pruned"), ("mirrored", "full"))
-
-    def mean(name: str, view: str, part: str) -> float:
-        return statistics.fmean(run[view][part] for run in runs[name])
-
-    rows = [(option(name), seeds(len(of)), *(percent(mean(name, *column)) for column in columns))
-            for name, of in runs.items()]  # fmt: skip
-    pairs = [(name, f"{name} taught 1") for name in runs if f"{name} taught 1" in runs]
-    changes = [(option(plain), *(as_text(100 * (mean(distilled, *column) - mean(plain, *column)), "+.2f")
-                                 for column in columns)) for plain, distilled in pairs]  # fmt: skip
-    base, other = runs["base-long"][0], runs["r0,r1"][0]
-    names = ("one head %", "all heads %", "one head, flip TTA %", "all heads, flip TTA %")
-    return (
-        f"Self-distillation: accuracy on {base['judged_by']:,} training images of CIFAR-100 that were cut off, "
-        f"{other['epochs']} epochs, baseline {base['epochs']}. {origin(found, 'tune_teaching.json')}. m0 is the "
-        "horizontal flip, and m3 is r1 of the flipped image. Weight 1 with r0,r1 was chosen for the accuracy of its "
-        "pruned head on the image alone. How far two seeds of one candidate would differ was not measured."
-        f"{remark(found)}\n\n{grid(('candidate', 'n', *names), rows)}\n\nWhat weight 1 changed, in points:\n\n"
-        + grid(("candidate", *(name.removesuffix(" %") for name in names)), changes)
-    )
+    columns = {
+        "one head": ("alone", "pruned"), "all heads": ("alone", "full"),
+        "one head, flip TTA": ("mirrored", "pruned"), "all heads, flip TTA": ("mirrored", "full"),
+    }  # fmt: skip
+    seeds = {row["candidate"]: [one for one in found["rows"] if one["candidate"] == row["candidate"]]
+             for row in found["rows"]}  # fmt: skip
+    means = {name: [statistics.fmean(run[view][part] for run in runs) for view, part in columns.values()]
+             for name, runs in seeds.items()}  # fmt: skip
+    rows = [(option(name), len(seeds[name]), *map(percent, values)) for name, values in means.items()]
+    changes = [
+        (option(name), *(as_text(100 * (b - a), "+.2f") for a, b in zip(values, means[f"{name} taught 1"])))
+        for name, values in means.items()
+        if f"{name} taught 1" in means
+    ]
+    base, other = seeds["base-long"][0], seeds["r0,r1"][0]
+    return "\n\n".join([
+        grid(("candidate", "n", *(f"{name} %" for name in columns)), rows),
+        f"{base['judged_by']:,} training images of CIFAR-100 were held out to compare the candidates; "
+        f"{other['epochs']} epochs, baseline {base['epochs']}. {found['origin']}",
+        "What weight 1 changed, in points:", grid(("candidate", *columns), changes),
+    ])  # fmt: skip
 
 
 def option(candidate: str) -> str:
-    """A candidate as options of the command line."""
     transforms, _, change = candidate.partition(" ")
     if transforms == "base-long":
         return "baseline"
@@ -65,50 +52,34 @@ def option(candidate: str) -> str:
 
 
 def pretrained() -> str:
-    """Runs from ImageNet's weights: a column for each setting, a row for each head."""
-    patterns = ("pretrained_run", "anytime_runs/t3-pretrained-s*")
+    """Runs from ImageNet's weights, a row for each setting."""
     groups: dict[str, list[Result]] = {}
-    for path in (path for pattern in patterns for path in sorted(RESULTS.glob(pattern))):
+    for path in (RESULTS / "pretrained_run", *sorted(RESULTS.glob("anytime_runs/t3-pretrained-s*"))):
         result = Run(path).result()
         train = result.config.train
         name = f"{train.epochs} epochs, learning rate {train.lr:g}, weight decay {train.weight_decay:g}"
         groups.setdefault(name, []).append(result)
+    rows = [(f"{name} ({counted(len(group))})", *_accuracies(group)) for name, group in groups.items()]
     results = [result for group in groups.values() for result in group]
     data, one = results[0].config.data, results[0]
-
-    def row(name: str, passes: int, values: list[list[float]]) -> tuple[object, ...]:
-        return name, *(figure([100 * value for value in of_group]) for of_group in values), passes
-
-    rows = [
-        row(f"head {head.name}", 1, [[run.test.heads[i].accuracy for run in group] for group in groups.values()])
-        for i, head in enumerate(one.test.heads)
-    ]
-    rows.append(row("all heads", len(rows), [[run.test.full.accuracy for run in group] for group in groups.values()]))
-    columns = ("", *(f"% after {name} ({counted(len(group))})" for name, group in groups.items()), "passes per image")
-    gains = [
-        [100 * (run.test.full.accuracy - run.test.heads[0].accuracy) for run in group] for group in groups.values()
-    ]
-    rows.append(("all heads − identity head, points", *(as_text(statistics.fmean(gain), "+.2f") for gain in gains), ""))
+    heads = [f"head {head.name} %" for head in one.test.heads]
     commits = ", ".join(dict.fromkeys(run.commit for run in results if run.commit))
     tried = read("tune_finetuning.json")
-    candidates = [
-        (
-            row["candidate"].replace("lr", "learning rate"),
-            percent(row["alone"]["pruned"]),
-            percent(row["alone"]["full"]),
-        )
-        for row in tried["rows"]
-    ]
+    candidates = [(row["candidate"].replace("lr", "learning rate"), percent(row["alone"]["pruned"]),
+                   percent(row["alone"]["full"])) for row in tried["rows"]]  # fmt: skip
     return "\n\n".join([
-        f"T{len(one.test.heads)} runs on {data.name} from ImageNet's weights: {one.config.train.model}, images of "
-        f"{data.image_size}×{data.image_size} pixels, {data.sizes.train:,} training images, no label smoothing. "
-        f"Accuracies on the {data.sizes.test:,} test images, without flip TTA. No baseline was trained beside them, so "
-        f"the gain over one is not known. {made_with(one.device, one.versions['torch'], commits)} "
-        f"({link('pretrained_run')}, {link('anytime_runs')}).",
-        grid(columns, rows),
-        f"The shorter run was not tuned. For the longer runs, these candidates were tried on "
-        f"{tried['rows'][0]['judged_by']:,} training images that had been cut off, {tried['rows'][0]['epochs']} "
-        "epochs, one seed; the first was chosen. Weight decay and epochs were not tuned. "
-        f"{origin(tried, 'tune_finetuning.json')}.{remark(tried)}",
-        grid(("candidate", "one head %", "all heads %"), candidates),
+        grid(("settings", *heads, "all heads %", "all heads − identity head, points"), rows),
+        f"{one.config.train.model}, images of {data.image_size}×{data.image_size} pixels, {data.sizes.train:,} "
+        f"training and {data.sizes.test:,} test images of {data.name}. "
+        f"{made_with(one.device, one.versions['torch'], commits)} ({link('pretrained_run')}, {link('anytime_runs')}).",
+        f"The candidates for the longer runs, compared on {tried['rows'][0]['judged_by']:,} training images that were "
+        f"held out, {tried['rows'][0]['epochs']} epochs, one seed:",
+        grid(("candidate", "one head %", "all heads %"), candidates), tried["origin"],
     ])  # fmt: skip
+
+
+def _accuracies(group: Sequence[Result]) -> list[str]:
+    heads = [[100 * run.test.heads[i].accuracy for run in group] for i in range(len(group[0].test.heads))]
+    full = [100 * run.test.full.accuracy for run in group]
+    gain = as_text(statistics.fmean(full) - statistics.fmean(heads[0]), "+.2f")
+    return [*map(figure, heads), figure(full), gain]

@@ -3,7 +3,7 @@
     python docs/publish/fill.py            fill in
     python docs/publish/fill.py --check    only check that pages and results agree
 
-A page marks the place of a table, one of `TABLES`:
+A page marks the place of a table, one of `TABLES`, and has the sentences around it:
 
     <!-- table: demo -->
     <!-- end -->
@@ -11,39 +11,38 @@ A page marks the place of a table, one of `TABLES`:
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import benchmark_tables
 import chosen_settings
-import early_exit
 import studies
 from source import ROOT
 
 MARKED = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
+TUTORIAL = ("train", "evaluate", "prune", "onnx", "predict")
 TABLES = {
     "first screen": studies.first_screen,
-    "in brief": lambda: f"{studies.brief()}\n\n{benchmark_tables.prediction_in_brief()}",
-    "headline": studies.headline,
-    "overview": studies.overview,
+    "image alone": studies.image_alone,
+    "beside the paper": studies.beside_paper,
     "studies": studies.details,
     "self-distillation": studies.self_distillation,
-    "early exit": early_exit.table,
+    "early exit": benchmark_tables.early_exit,
     "tuning": chosen_settings.recipe,
     "tuning self-distillation": chosen_settings.self_distillation,
     "pretrained": chosen_settings.pretrained,
     "demo": benchmark_tables.demo,
     "speed": benchmark_tables.speed,
-    "costs": benchmark_tables.costs,
+    "training cost": benchmark_tables.training_cost,
+    "fold cost": benchmark_tables.fold_cost,
+    "prediction cost": benchmark_tables.prediction_cost,
+    "kill and resume": benchmark_tables.kill_and_resume,
     "errors": benchmark_tables.fold_errors,
     "folds": benchmark_tables.folds,
     "refused": benchmark_tables.refused,
-    "new user": benchmark_tables.new_user,
     "tutorial times": benchmark_tables.tutorial_times,
     "files": benchmark_tables.files,
-    **{
-        f"tutorial {name}": lambda i=i: benchmark_tables.printed(i)
-        for i, name in enumerate(("train", "evaluate", "prune", "onnx", "predict"))
-    },
+    **{f"tutorial {name}": partial(benchmark_tables.printed, i) for i, name in enumerate(TUTORIAL)},
 }
 
 
@@ -65,13 +64,13 @@ def filled(page: Path) -> str:
 def main() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     outdated = {page: text for page in pages if (text := filled(page)) != page.read_text()}
-    if "--check" in sys.argv[1:]:
-        if outdated:
-            sys.exit(f"{next(iter(outdated)).relative_to(ROOT)} and results/ differ: run python docs/publish/fill.py")
+    if "--check" not in sys.argv[1:]:
+        for page, text in outdated.items():
+            page.write_text(text)
+    elif outdated:
+        sys.exit(f"{next(iter(outdated)).relative_to(ROOT)} and results/ differ: run python docs/publish/fill.py")
+    else:
         print("README.md and docs/ agree with results/")
-        return
-    for page, text in outdated.items():
-        page.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reading results/, and naming where a figure comes from."""
+"""Reading results/, naming where a figure comes from, and tables in Markdown."""
 
 import json
 import re
@@ -13,8 +13,11 @@ RESULTS = ROOT / "results"
 
 
 def read(name: str) -> Any:
-    """A benchmark's file."""
-    return json.loads((RESULTS / name).read_text())
+    """A benchmark's file; its entry ``origin`` names device, version, commit and file, as every figure needs."""
+    found = json.loads((RESULTS / name).read_text())
+    remark = f" Remark in the file: {found['remark']}" if "remark" in found else ""
+    where = made_with(found["device"], found["versions"]["torch"], found["commit"])
+    return {**found, "origin": f"{where} ({link(name)}).{remark}"}
 
 
 def link(name: str) -> str:
@@ -22,13 +25,7 @@ def link(name: str) -> str:
 
 
 def made_with(device: str, torch: str, commit: str | None) -> str:
-    """Device, version and commit: every figure has them beside it."""
     return f"{device}, torch {torch}" + (f", commit {commit}" if commit else "")
-
-
-def origin(found: dict[str, Any], name: str) -> str:
-    """The same of a benchmark's file, with a link to it."""
-    return f"{made_with(found['device'], found['versions']['torch'], found['commit'])} ({link(name)})"
 
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -44,11 +41,10 @@ def figure(values: Sequence[float], form: str = ".2f") -> str:
     return mean_of(values, form).text
 
 
+def percent(fraction: float, form: str = ".2f") -> str:
+    return f"{100 * fraction:{form}}"
+
+
 def counted(n: int) -> str:
     """The number of runs behind a figure."""
     return "one seed" if n == 1 else f"n = {n}"
-
-
-def remark(found: dict[str, Any]) -> str:
-    """A remark that the file itself contains."""
-    return f" Remark in the file: {found['remark']}" if "remark" in found else ""

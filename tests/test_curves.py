@@ -1,4 +1,4 @@
-"""Fig. 4: learning curves over training passes."""
+"""Fig. 4, small charts of a run, and early exit."""
 
 import json
 import shutil
@@ -7,8 +7,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
-from transnet.report.generalization import draw_generalization
+from transnet.early_exit import curve
+from transnet.report.curves import charts_of, draw_early_exit, draw_generalization
 from transnet.study.results import read_runs
 
 
@@ -33,6 +35,20 @@ def test_the_axis_names_what_an_epoch_costs(small_study: Path) -> None:
         assert {f"{title}, test", f"{title}, training"} <= words
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.01])
+def test_the_losses_have_at_least_three_ticks(small_study: Path, tmp_path: Path, lines: Any, factor: float) -> None:
+    study = shutil.copytree(small_study, tmp_path / "study")
+    for path in study.glob("runs/digits-fast-base-s*/metrics.jsonl"):
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        for entry in entries:
+            entry["loss"] = [factor * loss for loss in entry["loss"]]
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    axes = lines(study)["PT2, test"].axes
+    low, high = axes.get_ylim()
+    assert (high > 10 * low) == (factor < 1)
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) > 2
+
+
 def test_curves_are_drawn_over_passes(small_study: Path, lines: Any) -> None:
     last = {name: line.get_xdata()[-1] for name, line in lines(small_study).items()}
     assert [last[f"{title}, test"] for title in ("baseline", "PT2", "baseline, 2× epochs")] == [1, 2, 2]
@@ -49,3 +65,19 @@ def test_runs_that_were_tested_less_often_do_not_bend_the_curve(small_study: Pat
     left = [json.loads(entry)["test"]["pruned"]["loss"] for entry in second.read_text().splitlines()]
     assert list(line.get_xdata()) == [1, 2]
     assert list(line.get_ydata()) == pytest.approx(left)
+
+
+def test_a_run_has_small_charts_of_loss_and_accuracy(small_study: Path) -> None:
+    run = next(run for run in read_runs(small_study)[0].of("base-x2"))
+    charts = charts_of(run.metrics)
+    assert list(charts) == ["cross-entropy", "accuracy %"]
+    assert [list(line) for lines in charts.values() for line in lines.values()] == [[1, 2]] * 4
+
+
+def test_early_exit_is_drawn(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(50, 3, 4, generator=generator), torch.arange(50) % 4
+    svg = draw_early_exit(curve(logits, y), tmp_path / "figures" / "anytime", title="digits")
+    assert svg == tmp_path / "figures" / "anytime.svg"
+    assert "digits" in svg.read_text()
+    assert "all 3 heads" in svg.read_text()

@@ -1,13 +1,15 @@
-"""Does a damaged checkpoint ever train on unnoticed? Files of ``state/`` truncated or with flipped bits, then resumed.
+"""Checkpoints whose files are truncated or have flipped bits: is every damage noticed?
 
     python benchmarks/checkpoint_damage.py --out results/checkpoint_damage.json
 
-Stops a run on digits (CPU) by SIGINT in the middle of an epoch, which leaves two checkpoints. Then, again and again
-on a copy of its folder: damages a random file of one checkpoint, or of both, resumes, and compares the weights
-with those of an uninterrupted run, byte for byte. Each must end with the same weights or in a `CheckpointError`.
+Stops a run on digits (CPU) by SIGINT in the middle of an epoch, which leaves two checkpoints. Then, repeatedly on a
+copy of its folder: damages a random file of one checkpoint, or of both, resumes, and compares the weights with those of
+an uninterrupted run, byte for byte. Each run must end with the same weights or in a `CheckpointError`.
 """
 
 import collections
+import contextlib
+import multiprocessing
 import os
 import random
 import shutil
@@ -27,27 +29,29 @@ from transnet.train.trainer import train
 FILES = ("tensors.safetensors", "state.json", "manifest.json")
 
 
-def run(out, **changes):
+def train_digits(out, **changes):
     config = TrainConfig(data="digits", out=str(out), epochs=3, device="cpu", tensorboard=False, evaluate_every=0,
                          checkpoint_every=1, **changes)  # fmt: skip
     train(config, quiet=True)
 
 
+def train_until_stopped(out):
+    with contextlib.suppress(Stopped):
+        train_digits(out)
+        sys.exit("the run was over before it could be stopped")
+
+
 def stopped(out):
-    """Ctrl-C while the second epoch runs."""
-    child = os.fork()
-    if child == 0:
-        try:
-            run(out)
-        except Stopped:
-            os._exit(0)
-        os._exit(1)
+    """Leave a run that Ctrl-C ended in its second epoch."""
+    child = multiprocessing.get_context("spawn").Process(target=train_until_stopped, args=(out,))
+    child.start()
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
         time.sleep(0.005)
     time.sleep(0.1)
-    os.kill(child, signal.SIGINT)
-    if os.waitpid(child, 0)[1]:
-        sys.exit("the run was over before it could be stopped")
+    os.kill(child.pid, signal.SIGINT)
+    child.join()
+    if child.exitcode:
+        sys.exit(child.exitcode)
 
 
 def damage(path, chance):
@@ -66,7 +70,7 @@ def damage(path, chance):
 
 def resumed(out, expected):
     try:
-        run(out, resume=True)
+        train_digits(out, resume=True)
     except CheckpointError as error:
         return "refused", str(error).replace(str(out), "RUN")
     return ("the same weights" if sha256(out) == expected else "OTHER WEIGHTS"), ""
@@ -78,7 +82,7 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run(folder / "whole")
+        train_digits(folder / "whole")
         expected = sha256(folder / "whole")
         stopped(folder / "stopped")
         steps = sorted(path.name for path in (folder / "stopped" / "state").iterdir())
@@ -90,9 +94,10 @@ def main():
             rows.append({"damaged": damaged, "of": len(steps), "outcome": outcome, "message": message})
             shutil.rmtree(copy)
     outcomes = collections.Counter(row["outcome"] for row in rows)
-    print(f"{sum(len(row['damaged']) for row in rows)} damaged files in {len(rows)} resumed runs: {dict(outcomes)}")
-    content = {"files": sum(len(row["damaged"]) for row in rows), "runs": len(rows), "outcomes": outcomes}
-    write(args.out, "cpu", content | {"checkpoints": steps, "seed": args.seed, "rows": rows})
+    files = sum(len(row["damaged"]) for row in rows)
+    print(f"{files} damaged files in {len(rows)} resumed runs: {dict(outcomes)}")
+    content = {"files": files, "runs": len(rows), "outcomes": outcomes, "checkpoints": steps, "seed": args.seed}
+    write(args.out, "cpu", content | {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every result file says of where it came from."""
+"""Where a result comes from: every results file has it."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from transnet.train.device import device_name
 
 
 def environment(device: str) -> dict[str, object]:
-    """Command, commit, versions and device, to be kept beside the figures measured."""
+    """Command, commit, versions and device, to be kept beside the figures."""
     import timm
     import torchvision
 
@@ -34,5 +34,5 @@ def environment(device: str) -> dict[str, object]:
 
 
 def _portable(word: str) -> str:
-    """A path on one machine means nothing on another: its name does."""
+    """The last part of an absolute path, which means nothing on another machine."""
     return Path(word).name if word.startswith("/") else word

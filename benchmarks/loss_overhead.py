@@ -3,28 +3,26 @@
     python benchmarks/loss_overhead.py --out results/loss_overhead_cpu.json
     python benchmarks/loss_overhead.py --device cuda --batch 512 --out results/loss_overhead_h200.json
 
-The loop concatenates the transformed copies and runs them in one forward, as one would write it for speed by
-hand. Both run in turn in one process, in random order; the ratio is that of the medians. Memory is the peak of
-a step's allocations above the parameters.
+The loop concatenates the transformed copies and runs them in one forward. Both run in turn in one process, in random
+order; the ratio is that of the medians. Memory is the peak of a step's allocations above the parameters.
 """
 
 import gc
 import itertools
-import statistics
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from measuring import in_turn, options, write
+from measuring import medians, options, write
 from transnet import TransNet, backbones
 
 TURNS = {"r0": 0, "r1": 1, "r2": 2, "r3": 3}
 
 
 class ByHand(nn.Module):
-    """What somebody writes who knows the method and cares for speed."""
+    """A loop by hand that is written for speed."""
 
     def __init__(self, model, turns):
         super().__init__()
@@ -85,11 +83,10 @@ def main():
         nets = {kind: build(kind, m, args.device) for kind in ("transnet", "by_hand")}
         x, y = batch(args.batch, args.device)
         steps = {kind: partial(step, net, x, y, args.device) for kind, net in nets.items()}
-        times = in_turn(steps, args.repeats, args.device)
-        medians = {kind: statistics.median(t["wall"] for t in found) for kind, found in times.items()}
+        seconds = medians(steps, args.repeats, args.device)["wall"]
         memory = {kind: peak_memory(kind, m, args.batch, args.device) for kind in nets}
         row = {
-            "m": m, "seconds": medians, "time_ratio": medians["transnet"] / medians["by_hand"],
+            "m": m, "seconds": seconds, "time_ratio": seconds["transnet"] / seconds["by_hand"],
             "bytes": memory, "memory_ratio": memory["transnet"] / memory["by_hand"],
         }  # fmt: skip
         rows.append(row)

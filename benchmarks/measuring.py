@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,32 +26,37 @@ def options(doc: str | None, **defaults: object) -> argparse.ArgumentParser:
 
 def write(out: Path, device: str, content: Mapping[str, object]) -> None:
     """Write the results and the environment in which they were measured."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     out.write_text(json.dumps({**content, **environment(device)}, indent=1, ensure_ascii=False) + "\n")
 
 
-def seconds(step: Callable[[], object], device: str) -> dict[str, float]:
-    """Wall-clock time of a step and, on a CPU, the processor time, which excludes other programs."""
-    on_gpu = device.startswith("cuda")
-    if on_gpu:
+def wait() -> None:
+    """Wait until the GPU, if there is one, has done its work."""
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
-    start, busy = time.perf_counter(), time.process_time()
-    step()
-    if on_gpu:
-        torch.cuda.synchronize()
-        return {"wall": time.perf_counter() - start}
-    return {"wall": time.perf_counter() - start, "processor": time.process_time() - busy}
 
 
-def in_turn(ways: Mapping[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[dict[str, float]]]:
-    """Time all ways in every round, after some to warm up.
+def medians(
+    ways: Mapping[str, Callable[[], object]], rounds: int, device: str, warm_up: int = WARM_UP
+) -> dict[str, dict[str, float]]:
+    """Time all ways in every round; the median seconds of each by the wall clock and, on a CPU, in processor time.
 
-    The order is random, because a fixed one would give each way the same predecessor.
+    The order is random, because a fixed one would give each way the same predecessor. Processor time excludes other
+    programs.
     """
-    times: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    clocks = {"wall": time.perf_counter}
+    if not device.startswith("cuda"):
+        clocks["processor"] = time.process_time
+    times: dict[str, dict[str, list[float]]] = {clock: {way: [] for way in ways} for clock in clocks}
     chance = random.Random(0)
-    for i in range(rounds + WARM_UP):
-        for name in chance.sample(list(ways), len(ways)):
-            found = seconds(ways[name], device)
-            if i >= WARM_UP:
-                times[name].append(found)
-    return times
+    for i in range(rounds + warm_up):
+        for way in chance.sample(list(ways), len(ways)):
+            wait()
+            starts = {clock: read() for clock, read in clocks.items()}
+            ways[way]()
+            wait()
+            for clock, read in clocks.items():
+                if i >= warm_up:
+                    times[clock][way].append(read() - starts[clock])
+    return {clock: {way: statistics.median(found) for way, found in of.items()} for clock, of in times.items()}

@@ -1,9 +1,9 @@
-"""How long a new user's path takes: the tutorial's folder of images and five commands, each in a process of its own.
+"""How long the tutorial takes for a new user: a folder of images and five commands, each in a process of its own.
 
     OMP_NUM_THREADS=1 python benchmarks/new_user_path.py --out results/new_user_path.json
 
-The commands are read from docs/tutorial.md, so that what is timed is what is written there. What each printed is kept
-and goes into the tutorial. One thread: the network is too small for more.
+The commands are read from docs/tutorial.md, and their output goes into the tutorial. One thread, because the network is
+too small for more.
 """
 
 import os
@@ -17,13 +17,12 @@ from pathlib import Path
 
 from measuring import options, write
 
-TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.md"
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
 
 
 def blocks(kind):
     """The tutorial's code of one kind."""
-    return re.findall(rf"^```{kind}\n(.*?)^```", TUTORIAL.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
 def commands():
@@ -31,8 +30,8 @@ def commands():
 
 
 def walk(folder):
-    """Follow the tutorial in an empty folder; a row a command, and the number of images it trained on."""
-    own = {"PYTHONPATH": str(SOURCE), "TRANSNET_CACHE": str(folder / "cache"), "COLUMNS": "80"}
+    """Follow the tutorial in an empty folder; a row per command, and the number of images."""
+    own = {"PYTHONPATH": str(ROOT / "src"), "TRANSNET_CACHE": str(folder / "cache"), "COLUMNS": "80"}
     environ = {**os.environ, **own}
     for code in blocks("python"):
         subprocess.run([sys.executable, "-c", code], cwd=folder, env=environ, check=True)

@@ -15,58 +15,44 @@ import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import torch
 
-from measuring import options, write
-from transnet.data.augment import plan_epoch
-from transnet.runs.config import TrainConfig
+from measuring import options, wait, write
+from trainers import start_epoch, trainer
 from transnet.study.cuda_mps import CONTROL, Service
-from transnet.train.device import determinism, find_device
-from transnet.train.distributed import World
-from transnet.train.setup import Launch, prepare
-from transnet.train.trainer import Trainer
+from transnet.train.device import determinism
 
 
 def work(args, batch, pipe):
     """A run that trains for a given time, repeatedly."""
-    small = {"model": "resnet8-small"} if args.quick else {}
-    config = TrainConfig.for_data(
-        args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False, device=args.device,
-        transforms="r0,r1", batch_size=batch, **small,
-    )  # fmt: skip
-    device = find_device(config.device, World())
-    with determinism(False, cuda=device.type == "cuda"):
-        trainer = Trainer(prepare(Launch.of(config, quiet=True)))
-        trainer.step.prepare()
-        trainer.train_epoch(0)
+    with determinism(False, cuda=args.device != "cpu" and torch.cuda.is_available()):
+        made = trainer(args, 2, batch)
+        made.train_epoch(0)
         pipe.send("ready")
         for seconds in iter(pipe.recv, None):
-            pipe.send(passes_per_second(trainer, seconds))
+            pipe.send(passes_per_second(made, seconds))
 
 
-def passes_per_second(trainer, seconds, at_once=5):
+def passes_per_second(made, seconds, at_once=5):
     """Run full steps, and check the clock every few of them."""
-    feed, done = trainer.setup.feed, 0
-    drawn = plan_epoch(len(feed.order), seed=0, epoch=0, batches=feed.steps, flip=True)
+    feed, done = made.setup.feed, 0
     start = time.perf_counter()
     while True:
-        trainer.step.start(drawn, 0, 0)
+        start_epoch(made)
         for k in range(max(feed.steps - 1, 1)):
-            trainer.step(k, k)
+            made.step(k, k)
             done += 1
             if done % at_once == 0:
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
+                wait()
                 if (passed := time.perf_counter() - start) >= seconds:
                     return done * feed.size(0) * 2 / passed
 
 
 def measured(args, batch):
-    """Rounds of passes a second, for each number of runs at once."""
+    """Rounds of passes per second, for each number of runs at once."""
     context = multiprocessing.get_context("spawn")
     runs = []
     for _ in range(args.runs):
@@ -106,16 +92,14 @@ def service():
 
 
 def main():
-    parser = options(__doc__, device="auto", rounds=3, seconds=2.0)
+    parser = options(__doc__, device="auto", rounds=3, seconds=2.0, runs=3)
     parser.add_argument("data")
-    parser.add_argument("--runs", type=int, default=3, help="at most this many at once")
     parser.add_argument("--quick", action="store_true", help="a small network for a moment, to try the script")
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.seconds = 2, 0.2
     ways = {"slices of time": contextlib.nullcontext}
-    gpu = args.device != "cpu" and torch.cuda.is_available()
-    if gpu and shutil.which(CONTROL):
+    if args.device != "cpu" and torch.cuda.is_available() and shutil.which(CONTROL):
         ways["service"] = service
     rows = []
     for way, context in ways.items():
@@ -129,7 +113,7 @@ def main():
                     rows.append(row | {"rounds": found})
                     shown = f"{way:<15} batch {batch:<4} {n} at once: {rate:>9,.0f} passes/s, {rate / alone:.2f}"
                     print(shown, flush=True)
-                write(args.out, "cuda" if gpu else "cpu", {"data": Path(args.data).name, "m": 2, "rows": rows})
+                write(args.out, args.device, {"data": Path(args.data).name, "m": 2, "rows": rows})
 
 
 if __name__ == "__main__":

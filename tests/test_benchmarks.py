@@ -1,4 +1,4 @@
-"""The benchmarks: shares with intervals, and the runs of tuning."""
+"""The benchmarks: shares with intervals, timing, and the studies that tune settings."""
 
 import sys
 from pathlib import Path
@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from transnet.study.file import read_study
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
 from anytime_speed import interval, share_kept  # type: ignore[import-not-found]
-from tuning import options, planned  # type: ignore[import-not-found]
+from measuring import medians  # type: ignore[import-not-found]
 
 
 def right(n: int, first: float, some: float, full: float) -> torch.Tensor:
-    """Of n images the first ones, as many as each way has right."""
+    """Of n images, which ones each way of predicting has right."""
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     return torch.stack([order < share * n for share in (first, some, full)], 1)
 
@@ -41,9 +44,16 @@ def test_without_a_gain_there_is_no_interval() -> None:
     assert interval([right(500, 0.8, 0.8, 0.8)], draws=20) is None
 
 
-def test_candidates_are_trained_seed_by_seed_and_some_for_longer(tmp_path: Path) -> None:
-    args = options(None, epochs=5).parse_args(["digits", "--device", "cpu", "--out", str(tmp_path)])
-    runs = planned(args, {"lr 0.2": (2, {"lr": 0.2}), "base": (1, {"longer": 2, "transforms": "r0"})}, lr=0.1)
-    assert [(run.name, run.config.epochs, run.config.lr) for run in runs] == [
-        ("lr_0.2_seed0", 5, 0.2), ("base_seed0", 10, 0.1), ("lr_0.2_seed1", 5, 0.2),
-    ]  # fmt: skip
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("tune_*.toml")), ids=lambda path: path.stem)
+def test_candidates_are_studies(path: Path) -> None:
+    study = read_study(path).changed(data="digits")
+    for variant in study.variants.values():
+        assert study.config(variant, 0, "out").evaluate_every == 0
+
+
+def test_every_way_is_timed_in_every_round() -> None:
+    calls: list[str] = []
+    found = medians({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, "cpu", warm_up=1)
+    assert (calls.count("a"), calls.count("b")) == (4, 4)
+    assert set(found) == {"wall", "processor"}
+    assert all(seconds >= 0 for times in found.values() for seconds in times.values())

@@ -56,9 +56,9 @@ def training_cost() -> str:
 
 def fold_cost() -> str:
     def row(found: Benchmark, _: Benchmark) -> Sequence[object]:
-        return found["model"], found["transform"], found["batch"], f"{found['ratio']:.3f}"
+        return found["model"], found["transform"], found["batch"], found.get("clock", "wall"), f"{found['ratio']:.3f}"
 
-    return _by_device("fold_latency", ("model", "transform", "batch", "folded / plain"), row)
+    return _by_device("fold_latency", ("model", "transform", "batch", "clock", "folded / plain"), row)
 
 
 def prediction_cost() -> str:

@@ -24,12 +24,8 @@ def environment(device: str) -> dict[str, object]:
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])]),
         "commit": os.environ.get("TRANSNET_COMMIT") or commit,
         "device": device_name(torch.device(device)),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-            "timm": timm.__version__,
-        },
+        "versions": {"python": platform.python_version()}
+        | {package.__name__: package.__version__ for package in (torch, torchvision, timm)},
     }
 
 

@@ -12,8 +12,6 @@ import torch
 
 from environment import environment
 
-WARM_UP = 5
-
 
 def options(doc: str | None, **defaults: object) -> argparse.ArgumentParser:
     """A parser with the script's docstring as help and ``--out``; each of the defaults is an option of that type."""
@@ -38,7 +36,7 @@ def wait() -> None:
 
 
 def medians(
-    ways: Mapping[str, Callable[[], object]], rounds: int, device: str, warm_up: int = WARM_UP
+    ways: Mapping[str, Callable[[], object]], rounds: int, device: str, warm_up: int = 5
 ) -> dict[str, dict[str, float]]:
     """Time all ways in every round; the median seconds of each by the wall clock and, on a CPU, in processor time.
 

@@ -80,15 +80,10 @@ def measured(args, batch):
 
 @contextlib.contextmanager
 def service():
-    """NVIDIA's Multi-Process Service for the processes started within."""
-    started = Service()
-    os.environ |= started.environment
-    try:
+    """NVIDIA's Multi-Process Service for the processes started within, which are the last ones."""
+    with contextlib.closing(Service()) as started:
+        os.environ |= started.environment
         yield
-    finally:
-        for name in started.environment:
-            del os.environ[name]
-        started.close()
 
 
 def main():

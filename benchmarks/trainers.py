@@ -4,12 +4,11 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
+from transnet import d4
 from transnet.data.augment import plan_epoch
 from transnet.runs.config import TrainConfig
 from transnet.train.setup import Launch, prepare
 from transnet.train.trainer import Trainer
-
-ROTATIONS = ("r0", "r1", "r2", "r3")
 
 
 def trainer(args: Namespace, m: int, batch: int, *, data: str | None = None, **settings: object) -> Trainer:
@@ -17,7 +16,7 @@ def trainer(args: Namespace, m: int, batch: int, *, data: str | None = None, **s
     small = {"model": "resnet8-small"} if args.quick else {}
     config = TrainConfig.for_data(
         data or args.data, str(Path(tempfile.mkdtemp()) / "run"), evaluate_every=0, tensorboard=False,
-        device=args.device, transforms=",".join(ROTATIONS[:m]), batch_size=batch, **{**small, **settings},
+        device=args.device, transforms=",".join(d4.NAMES[:m]), batch_size=batch, **{**small, **settings},
     )  # fmt: skip
     made = Trainer(prepare(Launch.of(config, quiet=True)))
     made.step.prepare()

@@ -130,8 +130,7 @@ class Naive:
         name = "resnet8-small" if args.quick else "resnet18-cifar"
         model = backbones.create(name, num_classes=len(data.classes), in_channels=data.channels)
         self.net = TransNet(model, ("r0", "r1")).to(self.device)
-        parameters = self.net.parameters()
-        self.optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.05, 0.9, nesterov=True, weight_decay=5e-4)
 
     def passes_per_second(self, steps, warm_up=10):
         precision = torch.get_float32_matmul_precision()

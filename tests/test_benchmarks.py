@@ -8,11 +8,12 @@ import torch
 
 from transnet.study.file import read_study
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from anytime_speed import interval, share_kept  # type: ignore[import-not-found]
 from measuring import medians  # type: ignore[import-not-found]
+
+STUDIES = sorted((Path(__file__).parents[1] / "benchmarks").glob("tune_*.toml"))
 
 
 def right(n: int, first: float, some: float, full: float) -> torch.Tensor:
@@ -44,7 +45,7 @@ def test_without_a_gain_there_is_no_interval() -> None:
     assert interval([right(500, 0.8, 0.8, 0.8)], draws=20) is None
 
 
-@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("tune_*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_candidates_are_studies(path: Path) -> None:
     study = read_study(path).changed(data="digits")
     for variant in study.variants.values():

@@ -10,6 +10,7 @@ from transnet.study.statistics import as_text, difference
 
 Benchmark = dict[str, Any]  # a file, or one of its rows
 EARLY_EXIT = ("anytime_plain", "anytime_taught", "anytime_200_epochs", "anytime_wrn", "anytime_pretrained")
+TUTORIAL = ("train", "evaluate", "prune", "onnx", "predict")
 WAYS = ("first head", "anytime", "full")  # to predict
 
 
@@ -104,7 +105,6 @@ def speed() -> str:
 
 
 def fold_errors() -> str:
-    """Relative errors of the paper's rule and of the exact one."""
     worst = {(row["model"], row["size"]): row for row in read("fold_exactness.json")["compared"]}
 
     def cell(name: str, side: int, rule: str) -> str:
@@ -130,16 +130,15 @@ def refused() -> str:
 
 
 def tutorial_times() -> str:
-    """The time from a folder of images to a prediction."""
     found = read("new_user_path.json")
     rows = [(f"`{row['command']}`", f"{row['seconds']:.1f}") for row in found["rows"]]
     table = grid(("command", "seconds"), [*rows, ("all", f"{found['seconds']:.1f}")])
     return f"{table}\n\n{found['images']:,} images of 8×8 pixels, start-up included. {found['origin']}"
 
 
-def printed(step: int) -> str:
+def printed(command: str) -> str:
     """The output of one of the tutorial's commands."""
-    return f"```text\n{read('new_user_path.json')['rows'][step]['printed'].rstrip()}\n```"
+    return f"```text\n{read('new_user_path.json')['rows'][TUTORIAL.index(command)]['printed'].rstrip()}\n```"
 
 
 def files() -> str:
@@ -149,7 +148,6 @@ def files() -> str:
 
 
 def early_exit() -> str:
-    """What early exit keeps of all heads' gain, and what it saves."""
     files = {_title(found): found for name in EARLY_EXIT if (found := read(f"{name}_h200.json"))}
     first = next(iter(files.values()))["runs"][0]
     rows, details = [], []

@@ -20,7 +20,6 @@ import studies
 from source import ROOT
 
 MARKED = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
-TUTORIAL = ("train", "evaluate", "prune", "onnx", "predict")
 TABLES = {
     "first screen": studies.first_screen,
     "image alone": studies.image_alone,
@@ -42,7 +41,7 @@ TABLES = {
     "refused": benchmark_tables.refused,
     "tutorial times": benchmark_tables.tutorial_times,
     "files": benchmark_tables.files,
-    **{f"tutorial {name}": partial(benchmark_tables.printed, i) for i, name in enumerate(TUTORIAL)},
+    **{f"tutorial {command}": partial(benchmark_tables.printed, command) for command in benchmark_tables.TUTORIAL},
 }
 
 

@@ -1,4 +1,4 @@
-"""What holds for all tests: one thread, folders of their own, a seed, and no GPU where there is none."""
+"""Setup of every test: one thread, its own folders and a seed. Tests that need a GPU are skipped without one."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from transnet import console
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
-# A machine under load is slow now and then; that is no failure.
+# A machine under load may be slow, which is no failure.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own data and cache, or inherits how another test names settings."""
+    """No test uses the user's own data or cache, or another test's way to name settings in messages."""
     monkeypatch.setattr(console, "rewrite", str)
     monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("TRANSNET_DATA", str(tmp_path_factory.mktemp("data")))
@@ -39,7 +39,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="session")
 def small_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a whole study with its report: every kind of run, two seeds, an epoch each, few images."""
+    """The folder of a study with its report: every kind of run, at least two seeds, one epoch each, few images."""
     from transnet.cli import main
 
     out = tmp_path_factory.mktemp("study")
@@ -68,15 +68,15 @@ class _Capabilities(ctypes.Structure):
 
 @pytest.fixture
 def permissions_count() -> Iterator[None]:
-    """Whoever runs the tests: root reads and enters everything unless it lays two of its rights down for a while."""
+    """Make file permissions apply to root too, by dropping two of its capabilities during the test."""
     if os.geteuid():
         yield
         return
     libc, header, held = ctypes.CDLL(None, use_errno=True), _Header(0x20080522, 0), _Capabilities()
     if libc.capget(ctypes.byref(header), ctypes.byref(held)):
-        pytest.skip("root's rights cannot be asked for here")
+        pytest.skip("the capabilities of root cannot be read here")
     before = held.effective0
-    held.effective0 = before & ~0b110  # to override permissions of files, and to search folders
+    held.effective0 = before & ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
     assert libc.capset(ctypes.byref(header), ctypes.byref(held)) == 0
     try:
         yield

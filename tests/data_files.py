@@ -1,4 +1,4 @@
-"""Small image files on the disk, for the tests of ``transnet.data``."""
+"""Small image files for the tests of ``transnet.data``."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Compile a step as the real backend does up to the split of its graph, and run what comes out op by op."""
+"""Compile a step as the real backend does, up to the split of its graph, and run the result op by op."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ class Graphs:
 
 
 def run(model: nn.Module, x: Tensor, graphs: Graphs, *, mixed: bool = False) -> dict[str, Tensor]:
-    """Loss, gradients and buffers after one step; the model is as before afterwards."""
+    """Loss, gradients and buffers after one step. The model is restored afterwards."""
     torch._dynamo.reset()
     model.zero_grad()
     before = {name: value.clone() for name, value in model.named_buffers()}

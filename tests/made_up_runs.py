@@ -1,4 +1,4 @@
-"""Finished runs with given accuracies: typed records for tests of tables, without training anything."""
+"""Finished runs with given accuracies, as typed records, for tests of tables."""
 
 import json
 from pathlib import Path
@@ -81,8 +81,8 @@ def write_study(
     at_once: dict[str, tuple[int, ...]] | None = None, epochs: int = 60, model: str = "resnet18-cifar",
     train_fraction: float = 1.0, commit: str | None = "abc",
 ) -> None:  # fmt: skip
-    """Write a study's folder. On the image alone accuracies are 10 points lower per pass of the training, and all heads
-    are a point better than one."""
+    """Write a study's folder. Accuracies are 10 points lower per training pass on the image alone, and a point higher
+    with all heads."""
     data, recipe = name.split("-")
     for kind, given in values.items():
         _, cost = names_and_cost(kind)

@@ -16,7 +16,7 @@ RANK = int(os.environ["RANK"])
 
 
 class NotANumber(Plain):
-    """In the second process's seventh step alone."""
+    """Return NaN in the second process's seventh step."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
@@ -40,7 +40,7 @@ def several(data: Path, out: Path) -> None:
 
 
 def _seen(data: Path, out: Path) -> None:
-    """Every training image that passes through this process's network, to a file."""
+    """Write every training image that passes through this process's network to a file."""
     model, seen = plain(), []
 
     def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -53,7 +53,7 @@ def _seen(data: Path, out: Path) -> None:
 
 
 def killed(data: Path, out: Path) -> None:
-    """The second process ends itself in its twelfth step; not after the restart."""
+    """Kill the second process in its twelfth step, but not after the restart."""
     restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
     first = restarts == "0"
     (out.parent / f"began-{restarts}-{RANK}").touch()
@@ -61,7 +61,7 @@ def killed(data: Path, out: Path) -> None:
 
 
 def stopped(data: Path, out: Path) -> None:
-    """Ctrl-C reaches one process only."""
+    """Send Ctrl-C to one process only."""
     model = plain()
     model.signals = {7: signal.SIGINT} if RANK == 1 else {}
     run(data, out, model)

@@ -13,7 +13,7 @@ def small(**kw):
 
 
 class Bare(nn.Module):
-    """A hand-written model without batch norm; its head is defined before other linear layers' uses."""
+    """A hand-written model without batch norm; its head follows another linear layer."""
 
     def __init__(self):
         super().__init__()

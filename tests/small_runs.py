@@ -28,7 +28,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 
 def images_file(path: Path, *, n: int = 150, test: int = 40, size: int = 8, channels: int = 1, seed: int = 0) -> Path:
-    """An ``.npz`` of three classes that can be told apart: noise with a bright stripe at one of three heights."""
+    """An ``.npz`` of three separable classes: noise with a bright stripe at one of three heights."""
     random = np.random.default_rng(seed)
     arrays: dict[str, Any] = {}
     for part, count in (("train", n), ("test", test)):
@@ -75,7 +75,7 @@ def small_study(target: str = "invariance", *, seeds: int = 1, data: str = "digi
 
 
 class Plain(nn.Module):
-    """A small network without batch norm; with dropout where asked.
+    """A small network without batch norm, with optional dropout.
 
     Args:
         stop_at: send this process SIGINT, as Ctrl-C does, in this training step (counted from 1).
@@ -108,19 +108,19 @@ def plain(seed: int = 0, **options: Any) -> Plain:
 
 
 def normalised() -> nn.Module:
-    """With batch norm on maps of one pixel, which a single image cannot train."""
+    """A network with batch norm on maps of one pixel, which a single image cannot train."""
     layers = (nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))
     return nn.Sequential(*layers)
 
 
 def stopped_run(data: Path | str, out: Path, *, step: int, model: dict[str, Any] | None = None, **changes: Any) -> None:
-    """A run of `Plain` that Ctrl-C ended in a step: its ``state/`` is there."""
+    """A run of `Plain` that Ctrl-C ended in a step, with its ``state/``."""
     with pytest.raises(Stopped):
         run(data, out, plain(stop_at=step, **(model or {})), **changes)
 
 
 def environment() -> dict[str, str]:
-    """For processes of a test: this source, and the CPU alone."""
+    """The environment of processes that a test starts: this source code, no GPU."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(SOURCE), str(Path(__file__).parent)]),
@@ -130,7 +130,7 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def inherited_sigint(handler: signal.Handlers) -> Iterator[None]:
-    """Start processes that inherit this: `SIG_DFL` as in a terminal, or `SIG_IGN` as under nohup, cron or ``&``."""
+    """Give child processes this handler: `SIG_DFL` as in a terminal, or `SIG_IGN` as under nohup, cron or ``&``."""
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield
@@ -139,7 +139,7 @@ def inherited_sigint(handler: signal.Handlers) -> Iterator[None]:
 
 
 def command(*words: Any, **options: Any) -> "subprocess.Popen[str]":
-    """Start ``python …`` in a process of its own."""
+    """Start ``python …``."""
     return subprocess.Popen(
         [sys.executable, *map(str, words)], env=environment(), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, **options,
@@ -149,7 +149,7 @@ def command(*words: Any, **options: Any) -> "subprocess.Popen[str]":
 def wait_for(condition: Any, seconds: float = 90) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
 
 

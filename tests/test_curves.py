@@ -30,7 +30,7 @@ def lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return drawn
 
 
-def test_the_axis_names_what_an_epoch_costs(small_study: Path) -> None:
+def test_the_axis_label_explains_training_passes(small_study: Path) -> None:
     svg = ElementTree.parse(small_study / "figures" / "digits-fast-generalization.svg").getroot()
     words = {"".join(item.itertext()).strip() for item in svg.iter() if "text" in item.tag}
     assert "training passes per image: one per epoch for the baseline, two for PT2" in words
@@ -57,7 +57,7 @@ def test_curves_are_drawn_over_passes(small_study: Path, lines: Any) -> None:
     assert [last[f"{title}, test"] for title in ("baseline", "PT2", "baseline, 2× epochs")] == [1, 2, 2]
 
 
-def test_runs_that_were_tested_less_often_do_not_bend_the_curve(small_study: Path, tmp_path: Path, lines: Any) -> None:
+def test_runs_that_were_tested_less_often_are_left_out(small_study: Path, tmp_path: Path, lines: Any) -> None:
     study = shutil.copytree(small_study, tmp_path / "study")
     first, second = (study / "runs" / f"digits-fast-base-x2-s{seed}" / "metrics.jsonl" for seed in (0, 1))
     entries = [json.loads(line) for line in first.read_text().splitlines()]
@@ -107,7 +107,7 @@ def test_evaluate_prints_and_draws_early_exit(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_runs_with_the_same_name_get_their_own_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [str(digits_run()), str(digits_run(transforms="r0,r1", val_fraction=0.0))]  # both are called run
+    paths = [str(digits_run()), str(digits_run(transforms="r0,r1", val_fraction=0.0))]  # both folders are named run
     assert main(["evaluate", *paths, "--anytime", "--json", "--out", str(tmp_path)]) == 0
     assert sorted(file.name for file in tmp_path.glob("*.svg")) == ["anytime-1-run.svg", "anytime-2-run.svg"]
 

@@ -1,4 +1,4 @@
-"""The code of README and docs runs as it is written, on small data; the site builds without a warning."""
+"""The code of README and docs runs on small data, and the site builds without a warning."""
 
 import json
 import re
@@ -31,7 +31,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of code on a page; a comment before it may say that it is slow, or not run, and why."""
+    """A code block on a page. A comment before it may mark it as slow or not run, with the reason."""
 
     page: Path
     line: int
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def examples(self) -> list[str]:
-        """Scripts that are shown in full or called; tests/test_examples.py runs them."""
+        """Scripts that the block includes or calls; tests/test_examples.py runs them."""
         included = INCLUDED.fullmatch(self.code)
         called = re.fullmatch(r"python (examples/\w+\.py)( .*)?\n", self.code)
         return [found[1] for found in (included, called) if found]
@@ -81,7 +81,7 @@ def pages(*, slow: bool) -> list[Path]:
 
 
 def follow(page: Path, folder: Path, *, slow: bool) -> None:
-    """Run a page's code in order, in a folder with the images and the run that the tutorial leaves."""
+    """Run a page's code in order, in a folder with the images and the run of the tutorial."""
     for path in digit_files(folder / "all", 120):
         target = folder / "photos" / path.name[0]
         target.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def follow(page: Path, folder: Path, *, slow: bool) -> None:
     for block in BLOCKS:
         if block.page != page or not block.runs or (block.slow and not slow):
             continue
-        if block.kind == "python":  # the empty lines before it make errors name the page's own line
+        if block.kind == "python":  # empty lines, so that errors have the page's line number
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)
             continue
         for words in block.commands():
@@ -142,21 +142,21 @@ def test_code_runs_or_gives_a_reason_why_not(block):
     if block.kind == "bash" and block.runs:
         for words in block.commands():
             known = words[0] == "transnet" and words[1] in COMMANDS
-            assert known, f"{block.where}: {shlex.join(words)} is not run; say why: <!-- not run: reason -->"
+            assert known, f"{block.where}: {shlex.join(words)} is not run; give the reason: <!-- not run: reason -->"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_on_a_page_is_marked_as_one(page):
+def test_commands_are_in_bash_or_python_blocks(page):
     for block in blocks(page):
         if block.kind not in ("bash", "python"):
-            assert not re.search(r"^(transnet|python|pip) ", block.code, re.MULTILINE), f"{block.where}: say ```bash"
+            assert not re.search(r"^(transnet|python|pip) ", block.code, re.MULTILINE), f"{block.where}: write ```bash"
 
 
 # ------------------------------------------------------------------------------------------------ a new user's path
 
 
 @pytest.mark.slow
-def test_the_tutorials_five_commands_lead_from_a_folder_to_a_prediction(tmp_path, monkeypatch):
+def test_the_tutorials_commands_lead_from_a_folder_to_a_prediction(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from new_user_path import commands, walk
 
@@ -208,7 +208,7 @@ def test_the_site_loads_nothing_from_elsewhere(site):
 
 
 @pytest.mark.slow
-def test_tables_of_figures_fit_a_laptop_and_break_no_figure(site):
+def test_tables_of_results_fit_a_laptop_in_single_lines(site):
     with chromium() as driver:
         size = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

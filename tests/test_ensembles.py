@@ -1,4 +1,4 @@
-"""Fig. 3: which ensembles there are, and what is measured of them without weights."""
+"""Fig. 3: the ensembles and their scores, with and without weights."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def points_of(study: Path) -> Points:
 
 
 def without_weights(study: Path, target: Path) -> Path:
-    """The study's folder as it comes back from a machine that keeps neither weights nor predictions."""
+    """A copy of the study's folder without weights and predictions."""
     shutil.copytree(study, target, ignore=shutil.ignore_patterns(*WEIGHTS))
     return target
 
@@ -58,7 +58,7 @@ def test_single_ensembles_have_no_error(small_study: Path, tmp_path: Path) -> No
     assert "m PT2, n = 1, 1, 1, 1" in svg
 
 
-def test_without_weights_everything_measured_is_reported_again(small_study: Path, tmp_path: Path) -> None:
+def test_without_weights_earlier_measurements_are_reported(small_study: Path, tmp_path: Path) -> None:
     copy = without_weights(small_study, tmp_path / "copy")
     (copy / "report.html").unlink()
     assert write_report(copy).read_text() == (small_study / "report.html").read_text()
@@ -74,7 +74,7 @@ def test_without_weights_and_measurements_only_results_are_reported(small_study:
     assert "Fig. 5" not in page
 
 
-def test_predictions_alone_suffice(small_study: Path, tmp_path: Path) -> None:
+def test_predictions_suffice_without_weights(small_study: Path, tmp_path: Path) -> None:
     copy = without_weights(small_study, tmp_path / "copy")
     shutil.rmtree(copy / "measured")
     for path in small_study.glob("runs/*/predictions.npz"):
@@ -90,7 +90,7 @@ def test_predictions_of_other_weights_are_not_used(small_study: Path, tmp_path: 
     shutil.rmtree(copy / "measured")
     path = copy / "runs" / "digits-fast-t2-s1" / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_sha256": "of other weights"}))
-    assert sizes(points_of(copy), "PT2") == [4, 1]  # alone with its result; no ensemble with seeds 0, 2 or 3
+    assert sizes(points_of(copy), "PT2") == [4, 1]  # by its result; no ensemble contains it
     assert sizes(points_of(small_study), "PT2") == [4, 2, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Every example runs as its docstring says, on small data; what each framework measures is what a plain loop does."""
+"""Every example runs as in its docstring, on small data, and each framework measures the same as a plain loop."""
 
 import ast
 import difflib
@@ -46,7 +46,7 @@ def test_an_example_learns_digits(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_an_example_names_its_command_first_and_is_short(path: Path) -> None:
+def test_an_example_begins_with_its_command_and_is_short(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert f"examples/{path.name}" in lines[0]
     assert len(lines) < 90
@@ -106,7 +106,7 @@ def test_a_lightning_module_trains_validates_and_tests_without_code_for_heads(pa
     assert measured == pytest.approx(plain_loop(pruned, data[1])[0])
 
 
-def test_the_trainers_metrics_are_those_of_a_plain_loop(part, data, tmp_path: Path) -> None:
+def test_the_trainers_metrics_equal_those_of_a_plain_loop(part, data, tmp_path: Path) -> None:
     net = digits_net()
     arguments = TrainingArguments(
         str(tmp_path), num_train_epochs=2, per_device_train_batch_size=32, per_device_eval_batch_size=16,
@@ -128,7 +128,7 @@ def test_the_trainers_metrics_are_those_of_a_plain_loop(part, data, tmp_path: Pa
     assert metrics["eval_loss"] == pytest.approx(loss, rel=1e-4)
 
 
-# --------------------------------------------------------------------------------------------- an engineer's own script
+# --------------------------------------------------------------------------------------------- a training script
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return drawn
 
 
-def test_a_layer_is_summed_up_beside_random_kernels_of_its_norm() -> None:
+def test_a_layers_summary_has_random_kernels_of_the_same_norm() -> None:
     net = nn.Sequential(nn.Conv2d(2, 5, 3), nn.Conv2d(5, 4, 1), nn.Conv2d(4, 1, 3))
     found = summarise_layers(net, "r1", "l2")
     values = layer_invariance(net, "r1", "l2")
@@ -57,7 +57,7 @@ def test_a_network_without_spatial_kernels_is_refused() -> None:
         score_run(flat, ("r0", "r1"), "l2")
 
 
-def test_the_last_layers_kernels_are_drawn_as_shares_up_to_100(tmp_path: Path, figures: list[Any]) -> None:
+def test_the_last_layers_kernels_are_drawn_as_a_cumulative_distribution(tmp_path: Path, figures: list[Any]) -> None:
     draw_kernels(
         comparison({
             "baseline": RunKernels("r0", {"a": LAYER}, (0.4, 0.1, 0.2, 0.3)),
@@ -68,10 +68,10 @@ def test_the_last_layers_kernels_are_drawn_as_shares_up_to_100(tmp_path: Path, f
     base, t2 = figures[1].axes[0].get_lines()
     assert list(zip(*base.get_data(), strict=True)) == [(0.1, 0), (0.1, 25), (0.2, 50), (0.3, 75), (0.4, 100)]
     assert list(t2.get_ydata()) == [0, 100]
-    assert base.get_marker() != t2.get_marker()  # so that they can be distinguished in grey
+    assert base.get_marker() != t2.get_marker()  # to distinguish them in grey print
 
 
-def test_a_users_names_are_drawn_as_they_are(tmp_path: Path) -> None:
+def test_special_characters_in_names_are_drawn(tmp_path: Path) -> None:
     runs = {
         "_small": RunKernels("r0", {"a": LAYER, "b": LAYER}, (0.1, 0.2)),
         "p$1^$": RunKernels("r0", {"a": LAYER, "between": LAYER, "b": LAYER}, (0.1, 0.3)),
@@ -83,7 +83,7 @@ def test_a_users_names_are_drawn_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("measure", "ends"), [("l2", (0.0, 1.6)), ("cosine", (0.0, 1.0))])
-def test_bars_are_cut_at_the_measures_bounds(
+def test_bars_end_at_the_measures_bounds(
     tmp_path: Path, figures: list[Any], measure: Measure, ends: tuple[float, float]
 ) -> None:
     layers = {"a": LayerScore(0.6, 1.0, 4, 0.6), "b": LayerScore(0.5, None, 1, 1)}

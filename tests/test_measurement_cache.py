@@ -1,4 +1,4 @@
-"""Measurements are kept as long as their networks stay the same."""
+"""Measurements are kept until their networks change."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ def run(sha256: str) -> FinishedRun:
     return FinishedRun("a", "t2", 0, Path(), replace(result("t2", 80), model_sha256=sha256), [])
 
 
-def test_a_run_that_was_trained_again_is_measured_again(tmp_path: Path) -> None:
+def test_a_retrained_run_is_measured_again(tmp_path: Path) -> None:
     def measure(sha256: str, found: Value | None) -> Value | None:
         return MeasurementCache(tmp_path, "series").get(Value, "it", [run(sha256)], lambda: found)
 
@@ -28,7 +28,7 @@ def test_a_run_that_was_trained_again_is_measured_again(tmp_path: Path) -> None:
     assert measure("second", Value(3)) == Value(2)
 
 
-def test_a_file_without_entries_is_like_none(tmp_path: Path) -> None:
+def test_a_file_without_entries_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "measured").mkdir()
     (tmp_path / "measured" / "series.json").write_text('{"schema": 3}')
     assert MeasurementCache(tmp_path, "series").get(Value, "it", [run("first")], lambda: Value(1)) == Value(1)

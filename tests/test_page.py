@@ -1,51 +1,23 @@
-"""The report in a real browser: it renders, sorts, opens a run, and asks the network for nothing."""
+"""The report in a real browser: it renders, sorts, opens a run, and loads nothing from the network."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browser import chromium
 from transnet.errors import FileError
 from transnet.report.page import write_report
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-)  # fmt: skip
-
-
-def chromium() -> tuple[str, str]:
-    """Where the browser and its driver are, installed where they can be."""
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            pytest.skip("Chromium is missing, and only root can install it: tests/install_chromium.sh")
-        done = subprocess.run([Path(__file__).parent / "install_chromium.sh"], capture_output=True, check=False)
-        if done.returncode:
-            pytest.skip(f"Chromium cannot be installed: {done.stderr.decode(errors='replace').strip()[-300:]}")
-    return shutil.which("chromium") or "", shutil.which("chromedriver") or ""
-
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    binary, driver = chromium()
-    options = Options()
-    options.binary_location = binary
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    window = webdriver.Chrome(options=options, service=Service(driver))
-    yield window
-    window.quit()
+def browser() -> Iterator[Any]:
+    with chromium() as window:
+        yield window
 
 
 @pytest.fixture
@@ -70,7 +42,7 @@ def column(page: Any, table: str, index: int) -> list[str]:
     return found
 
 
-def test_it_renders_tables_and_figures(page: Any) -> None:
+def test_tables_and_figures_are_rendered(page: Any) -> None:
     assert page.title == "TransNet: digits-fast"
     assert column(page, "digits-fast-pruned", 0)[:4] == ["baseline", "PT2", "PT3", "PT4"]
     for svg in page.find_elements("css selector", "figure svg"):
@@ -80,7 +52,7 @@ def test_it_renders_tables_and_figures(page: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [1, 4])  # accuracy and a difference, which may be below zero
-def test_a_click_sorts_and_another_turns_it_round(page: Any, index: int) -> None:
+def test_a_click_sorts_and_a_second_click_reverses(page: Any, index: int) -> None:
     head = page.find_element("css selector", f"#digits-fast-pruned thead th:nth-child({index + 1})")
     for descending in (True, False):
         head.find_element("css selector", "button").click()
@@ -90,7 +62,7 @@ def test_a_click_sorts_and_another_turns_it_round(page: Any, index: int) -> None
     assert head.get_attribute("aria-sort") == "ascending"
 
 
-def test_rows_without_a_value_sort_last_both_ways(page: Any) -> None:
+def test_rows_without_a_value_sort_last_in_both_orders(page: Any) -> None:
     heads = page.find_elements("css selector", "#digits-fast-pruned thead button")
     to_base = next(i for i, head in enumerate(heads) if head.text == "to baseline")
     for _ in range(2):
@@ -98,7 +70,7 @@ def test_rows_without_a_value_sort_last_both_ways(page: Any) -> None:
         assert column(page, "digits-fast-pruned", 0)[-1] == "baseline"
 
 
-def test_a_run_is_one_click_away(page: Any) -> None:
+def test_a_link_opens_a_run(page: Any) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
     run = page.find_element("id", "run-digits-fast-t2-s1")
@@ -106,25 +78,25 @@ def test_a_run_is_one_click_away(page: Any) -> None:
     assert not every.get_property("open")
     assert not page.find_element("css selector", "#run-digits-fast-t2-s1 summary").is_displayed()
     page.find_element("link text", "digits-fast-t2-s1").click()
-    WebDriverWait(page, 10).until(lambda _: run.get_property("open"))  # the page hears of its new address later
+    WebDriverWait(page, 10).until(lambda _: run.get_property("open"))  # the event comes later
     assert "transnet train digits --out runs/digits-fast-t2-s1" in run.text
     assert "train_fraction" in run.text
     assert len(run.find_elements("css selector", ".curve polyline")) == 4
     every.find_element("css selector", "summary").click()
     assert not every.get_property("open")
-    page.find_element("link text", "digits-fast-t2-s1").click()  # the address stays as it is
+    page.find_element("link text", "digits-fast-t2-s1").click()  # the address is already that of the run
     WebDriverWait(page, 10).until(lambda _: every.get_property("open"))
 
 
-def test_a_runs_address_opens_it(page: Any, small_study: Path) -> None:
+def test_the_address_of_a_run_opens_it(page: Any, small_study: Path) -> None:
     page.get("about:blank")
     page.get((small_study / "report.html").as_uri() + "#run-digits-fast-t4-s0")
     assert "transnet train digits" in page.find_element("id", "run-digits-fast-t4-s0").text
     assert not page.find_element("id", "run-digits-fast-t3-s0").get_property("open")
 
 
-def test_downloads_hold_the_tables(page: Any, small_study: Path) -> None:
-    script = "return fetch(arguments[0]).then(answer => answer.text())"
+def test_downloads_contain_the_tables(page: Any, small_study: Path) -> None:
+    script = "return fetch(arguments[0]).then(response => response.text())"
     for kind, suffix in (("CSV", ".csv"), ("Markdown", ".md")):
         link = page.find_element("link text", kind)
         name = link.get_attribute("download")
@@ -133,13 +105,13 @@ def test_downloads_hold_the_tables(page: Any, small_study: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 768, 1600])
-def test_no_screen_has_to_scroll_sideways(page: Any, width: int) -> None:
+def test_no_screen_scrolls_sideways(page: Any, width: int) -> None:
     show_width(page, width)
     page.execute_script("document.querySelectorAll('details').forEach(details => details.open = true)")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_a_phone_shows_figures_whole(page: Any) -> None:
+def test_figures_fit_a_phone(page: Any) -> None:
     show_width(page, 390)
     for svg in page.find_elements("css selector", "figure svg"):
         assert svg.rect["x"] >= 0
@@ -150,7 +122,7 @@ def test_a_phone_shows_figures_whole(page: Any) -> None:
         assert min(sizes) > 6
 
 
-def test_figures_stand_two_in_a_row_where_they_fit(page: Any) -> None:
+def test_figures_are_in_two_columns_if_they_fit(page: Any) -> None:
     def places() -> list[tuple[int, int]]:
         return [(svg.rect["x"], svg.rect["y"]) for svg in page.find_elements("css selector", "figure svg")]
 
@@ -169,7 +141,7 @@ def test_figures_stand_two_in_a_row_where_they_fit(page: Any) -> None:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-def test_a_phones_tables_have_a_header_of_one_line_sorted_or_not(page: Any) -> None:
+def test_table_headers_have_one_line_on_a_phone(page: Any) -> None:
     show_width(page, 390)
     table = page.find_element("id", "digits-fast-pruned")
     header, row = (table.find_element("css selector", f"{part} tr") for part in ("thead", "tbody"))
@@ -179,7 +151,7 @@ def test_a_phones_tables_have_a_header_of_one_line_sorted_or_not(page: Any) -> N
     assert header.rect["height"] == before
 
 
-def test_a_wide_table_says_where_there_is_more_and_keeps_its_names(page: Any) -> None:
+def test_a_wide_table_marks_hidden_columns_and_keeps_its_row_names(page: Any) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
     box = page.find_element("css selector", ".wide:has(#digits-fast-pruned)")
@@ -250,7 +222,7 @@ def test_a_single_run_is_refused(small_study: Path) -> None:
         write_report(small_study / "runs" / "digits-fast-t2-s0")
 
 
-def test_runs_that_saw_different_data_are_not_compared(small_study: Path, tmp_path: Path) -> None:
+def test_runs_with_different_data_are_not_compared(small_study: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(small_study, tmp_path / "copy")
     changed_result(copy, "digits-fast-t2-s1", lambda result: result["config"]["data"].update(fingerprint="another"))
     with pytest.raises(FileError, match="digits-fast-t2-s1"):
@@ -266,7 +238,7 @@ def test_damaged_results_are_named(small_study: Path, tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def test_variants_of_any_name_are_reported(small_study: Path, tmp_path: Path) -> None:
+def test_variants_with_any_name_are_reported(small_study: Path, tmp_path: Path) -> None:
     for seed in (0, 1):
         for kind, name in (("t2", "wide"), ("base", "plain")):
             run = small_study / "runs" / f"digits-fast-{kind}-s{seed}"
@@ -276,7 +248,7 @@ def test_variants_of_any_name_are_reported(small_study: Path, tmp_path: Path) ->
     assert (tmp_path / "tables" / "mine-variants.csv").exists()
 
 
-def test_tables_of_a_series_whose_name_begins_like_anothers_are_kept(small_study: Path, tmp_path: Path) -> None:
+def test_tables_of_a_series_with_a_longer_name_are_kept(small_study: Path, tmp_path: Path) -> None:
     for name in ("mine", "mine-2"):
         for kind in ("base", "t2"):
             run = small_study / "runs" / f"digits-fast-{kind}-s0"
@@ -285,7 +257,7 @@ def test_tables_of_a_series_whose_name_begins_like_anothers_are_kept(small_study
     assert {path.name for path in tmp_path.glob("tables/*.csv")} >= {"mine-variants.csv", "mine-2-variants.csv"}
 
 
-def test_a_table_that_is_no_longer_made_is_deleted(small_study: Path, tmp_path: Path) -> None:
+def test_outdated_tables_are_deleted(small_study: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(small_study, tmp_path / "copy")
     for run in copy.glob("runs/*-a*-s*"):
         shutil.rmtree(run)
@@ -295,7 +267,7 @@ def test_a_table_that_is_no_longer_made_is_deleted(small_study: Path, tmp_path: 
     assert (copy / "tables" / "digits-fast-pruned.md").exists()
 
 
-def test_kept_files_name_no_path_of_the_machine(small_study: Path) -> None:
+def test_files_contain_no_path_of_the_machine(small_study: Path) -> None:
     files = [path for path in small_study.rglob("*") if path.suffix in (".json", ".jsonl", ".html", ".md")]
     assert len(files) > 60
     for path in files:

@@ -77,7 +77,7 @@ def test_lemma_1_the_batch_loss_is_an_unbiased_estimator_of_the_transformation_l
 
 
 def test_lemma_1_fails_with_batch_norm_in_training_mode():
-    """Erratum: each image's loss then depends on the rest of its batch, so the mean over batches is another number."""
+    """Erratum: each image's loss then depends on the rest of its batch, so the mean over batches differs."""
     n, b = 4, 2
     layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     net = TransNet(nn.Sequential(*layers).double(), "r0,r1,r2", bn="separate")
@@ -160,7 +160,7 @@ def test_example_the_given_weights_have_zero_error_but_not_zero_cross_entropy():
 
 
 def resnet18_for_32():
-    """A ResNet-18 as the paper has it for CIFAR: a 3×3 stem, no pooling behind it; nothing in it is trivial."""
+    """A ResNet-18 as in the paper for CIFAR: a 3×3 stem without pooling, random batch norm statistics."""
     model = torchvision.models.resnet18(num_classes=10)
     model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()
@@ -214,7 +214,7 @@ def test_proposition_1_fails_as_stated_at_32_and_holds_with_moved_windows(resnet
 def convex_problem(group="r0,r1,r2,r3", *, side=5, stride=1, padding=1):
     """One head, fixed g, linear up to it: cross-entropy is convex in the kernels, and its optima are not unique."""
     x, y = torch.randn(120, 2, side, side, dtype=torch.float64), torch.randint(2, (120,))
-    g = torch.randn(2, 3, dtype=torch.float64)  # three kernels for two logits: some changes leave the loss alone
+    g = torch.randn(2, 3, dtype=torch.float64)  # three kernels for two logits: some changes do not affect the loss
     transforms = d4.generate(group)
 
     def loss(kernels, t):
@@ -322,7 +322,7 @@ def test_lemma_2_fails_if_the_strides_do_not_fit():
 
 @pytest.mark.parametrize("group", ["r0,r1,r2,r3", "m0", "r2,m1"])
 def test_lemma_3_the_group_mean_is_the_nearest_invariant_kernel(group):
-    """Against a minimisation over all u with u = t(u) for every t, which knows nothing of means."""
+    """Against a minimisation over all u with u = t(u) for every t, without means."""
     kernel = torch.randn(1, 3, 3, dtype=torch.float64)
     basis = torch.eye(9, dtype=torch.float64).reshape(9, 3, 3)
     constraints = torch.cat([(basis - d4.apply(t, basis)).flatten(1).T for t in d4.generate(group)])

@@ -1,4 +1,4 @@
-"""The figures of a study: there in every format, and fit for a page."""
+"""The figures of a study are written in every format, and can be used inside a page."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -32,6 +32,6 @@ def test_figures_on_one_page_share_no_ids(small_study: Path) -> None:
         seen |= used
 
 
-def test_a_users_names_are_drawn_as_they_are() -> None:
+def test_special_characters_in_names_are_escaped() -> None:
     assert escape("d_\udcff") == "d_?"  # a folder's name that is not UTF-8
     assert escape("a$b") == r"a\$b"

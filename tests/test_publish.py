@@ -1,4 +1,4 @@
-"""The tables that are published in README and docs, from made-up studies in a folder like results/."""
+"""The tables in README and docs, from made-up studies in a folder like results/."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def test_pages_agree_with_results() -> None:
 
 
 @pytest.mark.parametrize("name", fill.TABLES)
-def test_every_figure_of_a_gpu_names_its_commit(name: str) -> None:
+def test_every_gpu_figure_names_its_commit(name: str) -> None:
     for part in fill.TABLES[name]().split("\n\n"):
         if "NVIDIA" in part and not part.startswith("|"):
             assert part.count("commit ") >= part.count("NVIDIA")

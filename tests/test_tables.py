@@ -1,4 +1,4 @@
-"""The accuracy tables: errors, intervals, cost and what may be bold, on runs whose accuracies are given."""
+"""The accuracy tables: errors, intervals, cost and bold type, on runs with given accuracies."""
 
 import csv
 import io
@@ -99,7 +99,7 @@ def test_every_run_counts_if_kinds_differ_in_number() -> None:
     assert pt2.to_baseline.mean == pytest.approx(79.05 - 76.3)
 
 
-def test_the_papers_numbers_are_beside_ours() -> None:
+def test_the_papers_numbers_are_shown() -> None:
     found = table(CLEAR)
     pt2 = dict(zip(found.columns, found.rows[1], strict=True))
     assert pt2["paper %"].text == "79.33 ± 0.15"
@@ -108,7 +108,7 @@ def test_the_papers_numbers_are_beside_ours() -> None:
     assert dict(pt2["ours − paper"].more)["standard error"] == pytest.approx(error)
 
 
-def test_all_of_the_papers_numbers_are_there() -> None:
+def test_all_of_the_papers_numbers_are_known() -> None:
     rows = ("baseline", "PT2", "PT3", "PT4", "T2", "T3", "T4", "Alg. only", "Arch. only")
     data = ("cifar10", "cifar100", "imagenette", "imagewoof", "imagenet200")
     assert all(published(row, name) for row in rows for name in data)
@@ -124,7 +124,7 @@ def test_every_kind_of_the_paper_has_a_name() -> None:
     assert (name_of("wide", "full", heads=2), name_of("wide", "full")) == ("wide, all heads", "wide")
 
 
-def test_without_flip_the_test_on_plain_images_counts() -> None:
+def test_without_training_flips_the_image_alone_is_tested() -> None:
     assert rows_of(series(CLEAR, data="digits", flip=False), "pruned")[1].predict_passes == 1
     assert not any("paper" in column for column in table(CLEAR, data="digits", flip=False).columns)
 
@@ -137,14 +137,14 @@ def test_csv_keeps_numbers_unrounded_and_every_run() -> None:
     assert float(lines[1]["to baseline: low"]) > 0
 
 
-def test_people_read_a_minus_sign_and_programs_a_hyphen() -> None:
+def test_text_has_a_minus_sign_and_csv_a_hyphen() -> None:
     found = table({**CLEAR, "t3": [75.0, 75.2, 75.1]})
     assert "| PT3 | 75.10 ± 0.06 | 3 | −1.10 [" in found.markdown()
     assert "| −3.98 ± 0.08 |" in found.markdown()  # ours − paper
     assert not re.search(r"(?<!\w)-\d", found.markdown())
     lines = list(csv.DictReader(io.StringIO(found.csv())))
     assert float(lines[2]["to baseline"]) == pytest.approx(-1.1)
-    assert found.rows[2][3].value == pytest.approx(-1.1)  # what a click sorts by
+    assert found.rows[2][3].value == pytest.approx(-1.1)  # the page sorts by it
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_image_alone_has_its_own_table() -> None:
     assert [row.predict_passes for row in rows.values()] == [1, 1, 1, 2, 3, 1]
     assert rows["PT2"].accuracies == pytest.approx((69.0, 69.2, 69.4))
     assert not any("paper" in column for column in table(CLEAR, "unmirrored").columns)
-    assert not rows_of(series(CLEAR, data="digits", flip=False), "unmirrored")  # Tables 2 and 3 are that already
+    assert not rows_of(series(CLEAR, data="digits", flip=False), "unmirrored")  # Tables 2 and 3 show it already
 
 
 def test_tables_need_a_baseline_and_another_kind() -> None:
@@ -198,7 +198,7 @@ def test_differences_between_kinds_are_a_table() -> None:
     assert differences_table(series({"base": [1.0]})) is None
 
 
-def test_the_summary_judges_every_classifier_by_both_tests() -> None:
+def test_the_summary_has_every_classifier_with_and_without_flip() -> None:
     values = {**CLEAR, "t4": [75.0, 75.1, 75.2], "base-x3": [78.1, 78.4]}
     found = texts(summary_table(series(values)))
     assert list(found) == ["PT2", "PT3", "PT4", "T2", "T3", "T4"]
@@ -209,7 +209,7 @@ def test_the_summary_judges_every_classifier_by_both_tests() -> None:
     assert summary_table(series({"base": [76.0]})) is None
 
 
-def test_variants_of_any_name_have_a_table() -> None:
+def test_variants_with_any_name_have_a_table() -> None:
     (found,) = accuracy_tables(series({"high-lr": [70.0, 71.0], "low-lr": [60.0]}, full=1))
     rows = texts(found)
     assert found.key == "variants"

@@ -1,4 +1,4 @@
-"""A small trained run, made once a session, and image files to try it on."""
+"""A small trained run, made once per session, and image files for it."""
 
 import atexit
 import os
@@ -18,7 +18,7 @@ from transnet.train.trainer import train
 
 @cache
 def digits_run(transforms: str = "r0,r1,r2", model: str = "resnet8-small", **settings: object) -> Path:
-    """The folder of a finished run on digits; the same one for the same arguments."""
+    """The folder of a finished run on digits, shared by all calls with the same arguments."""
     folder = Path(tempfile.mkdtemp(prefix="transnet-test-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ.setdefault("TRANSNET_CACHE", str(folder / "cache"))
@@ -29,7 +29,7 @@ def digits_run(transforms: str = "r0,r1,r2", model: str = "resnet8-small", **set
 
 
 def copy_of_run(target: Path, run: Path | None = None) -> Path:
-    """The run again, to be changed."""
+    """A copy of the run that a test may change."""
     shutil.copytree(run or digits_run(), target)
     return target
 

@@ -70,7 +70,7 @@ def first_screen() -> str:
         training = f"{runs[0].result.cost.train_passes / compute:g}×"
         rows.append((name, training, passes, f"{figure(values)} (n = {len(values)})", cells.gap(gap)))
     columns = (f"{series.first.settings.model}, {study.title.partition(',')[0]}", "training", "passes per image",
-               "accuracy %", "to plain, twice as long, at equal passes")  # fmt: skip
+               "accuracy %", "to plain, twice as long, same passes per image")  # fmt: skip
     return f"{grid(columns, rows)}\n\n{_origin(study)}."
 
 

@@ -167,7 +167,7 @@ def _variants_table(series: Series) -> Table:
 
 
 def differences_table(series: Series) -> Table | None:
-    """Differences that the paper's tables leave open, and those that the study's file asks for."""
+    """Differences that are not in the paper's tables, and those that the study's file names."""
     named = [("t2-taught", "t2", "pruned"), ("t2-taught", "t2", "full"), ("t2", "alg", "pruned")]
     flips = (False, True) if series.first.uses_flip else (False,)
     # A classifier is a kind of run, its part, and whether it is tested with flip TTA.

@@ -91,18 +91,17 @@ def image_alone() -> str:
 
 def beside_paper() -> str:
     """Every study by the paper's test, with the paper's own numbers in parentheses."""
-    names, rows = ("baseline", "PT2", "T2", "PT3", "T3", "PT4", "T4"), []
+    columns, rows = ["model"], {name: [name] for name in ("baseline", "PT2", "T2", "PT3", "T3", "PT4", "T4")}
     for study in studies():
-        found = {row.name: row for key in ("pruned", "full") for row in rows_of(study.series, key)}
-        texts = {
-            name: figure(row.accuracies) + (f" ({cells.with_error(*row.paper).text})" if row.paper else "")
-            for name, row in found.items()
-        }
-        sizes = sorted({len(found[name].accuracies) for name in names if name in found})
-        n = counted(sizes[0]) + "".join(f" or {size}" for size in sizes[1:])
-        rows.append((f"{study.title}, {n}", *(texts.get(name, "–") for name in names)))
+        found = {row.name: row for key in ("pruned", "full") for row in rows_of(study.series, key) if row.name in rows}
+        sizes = sorted({len(row.accuracies) for row in found.values()})
+        columns.append(f"{study.title}, {counted(sizes[0])}" + "".join(f" or {size}" for size in sizes[1:]))
+        for name, cell in rows.items():
+            row = found.get(name)
+            paper = f" ({cells.with_error(*row.paper).text})" if row and row.paper else ""
+            cell.append(figure(row.accuracies) + paper if row else "–")
     origins = "; ".join(f"{study.title}: {_origin(study)}" for study in studies())
-    return f"{grid(('study', *names), rows)}\n\n{origins}."
+    return f"{grid(columns, list(rows.values()))}\n\n{origins}."
 
 
 def details() -> str:

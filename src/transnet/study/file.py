@@ -27,21 +27,22 @@ that of the queue: ``queue = [{file = "fast.toml", out = "cifar100"}]``.
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict, TypeVar, cast, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from transnet import d4
 from transnet.errors import ConfigError, FileError, TransnetError
-from transnet.runs.config import Count, Number, TrainConfig, data_name
+from transnet.runs.config import Count, Number, TrainConfig, data_name, from_dict
 
 Options = Mapping[str, object]  # of `transnet train`, by name
 Keys = tuple[str | int, ...]  # keys and indices that lead to an entry
+T = TypeVar("T")
 
 _MOST_SEEDS = 10_000
 _DEEPEST = 5  # files that lead from one to the next
@@ -49,16 +50,40 @@ _BUILTIN = Path(__file__).parent / "files"
 
 # The keys of each table, and their types. [train] and [variants.NAME] also have options.
 _Text = Annotated[str, Meta(min_length=1)]
-_Table = dict[str, Any]
 _Seeds = Annotated[int, Meta(ge=1, le=_MOST_SEEDS)] | Annotated[list[Number], Meta(min_length=1)]
-_STUDY: _Table = {
-    "data": str, "seeds": _Seeds, "name": _Text, "from": _Text, "use": list[_Text], "save_predictions": bool,
-    "train": _Table, "variants": dict[str, _Table], "compare": list[_Table],
-}  # fmt: skip
-_VARIANT: _Table = {"seeds": _Seeds, "times": Count}
-_PAIR: _Table = {"a": _Text, "b": _Text}
-_QUEUE: _Table = {"queue": Annotated[list[_Text | _Table], Meta(min_length=1)]}
-_QUEUED: _Table = {"file": _Text, "out": str}
+
+
+class _Queued(TypedDict, total=False):
+    file: _Text
+    out: str
+
+
+class _Queue(TypedDict):
+    queue: Annotated[list[_Text | Options], Meta(min_length=1)]
+
+
+class _Pair(TypedDict, total=False):
+    a: _Text
+    b: _Text
+
+
+class _Variant(TypedDict, total=False):
+    seeds: _Seeds
+    times: Count
+
+
+class _Train(TypedDict):
+    pass
+
+
+_Study = TypedDict(
+    "_Study",
+    {
+        "data": str, "seeds": _Seeds, "name": _Text, "from": _Text, "use": list[_Text], "save_predictions": bool,
+        "train": Options, "variants": dict[str, Options], "compare": list[Options],
+    },
+    total=False,
+)  # fmt: skip
 _OPTIONS = {option.name for option in fields(TrainConfig)} - {"data", "out", "seed", "resume"}
 
 
@@ -170,8 +195,9 @@ class _Reader:
         line = _line_of(at, self.text)
         return ConfigError(f"{self.file}{f', line {line}' if line else ''}: {message}")
 
-    def check(self, at: Keys, table: _Table, types: _Table, *, options: bool = False) -> None:
-        """Check the keys and values of a table, which may have ``options`` as well."""
+    def check(self, at: Keys, table: Options, kind: type[T], *, options: bool = False) -> T:
+        """Return a table after checking its keys and values; it may have ``options`` as well."""
+        types = get_type_hints(kind, include_extras=True)
         known = types.keys() | (_OPTIONS if options else set())
         for key, value in table.items():
             if key not in known:
@@ -182,27 +208,26 @@ class _Reader:
                 if key in types:
                     msgspec.convert(value, types[key])
                 else:
-                    d4.parse(TrainConfig("", "", **{key: value}).transforms)
+                    d4.parse(from_dict({"data": "", "out": "", key: value}).transforms)
             except TransnetError as error:
                 raise self.error((*at, key), str(error)) from None
             except msgspec.ValidationError as error:
                 reason = str(error).replace("`", "").replace("array", "list")
                 raise self.error((*at, key), f"{key}: {value!r} was given; {reason}") from None
+        return cast(T, table)
 
-    def queue(self, content: _Table) -> Study:
-        self.check((), content, _QUEUE)
+    def queue(self, content: Options) -> Study:
         found = []
-        for i, entry in enumerate(content["queue"]):
-            table = {"file": entry} if isinstance(entry, str) else entry
-            self.check(("queue", i), table, _QUEUED)
+        for i, entry in enumerate(self.check((), content, _Queue)["queue"]):
+            table = self.check(("queue", i), {"file": entry} if isinstance(entry, str) else entry, _Queued)
             study = self.other(("queue", i), table.get("file", ""))
             if study.queue:
                 raise self.error(("queue", i), f"{study.file} is a queue itself; list its files instead")
             found.append((study, table.get("out", "")))
         return Study(self.file, self.path.stem, queue=tuple(found))
 
-    def study(self, content: _Table) -> Study:
-        self.check((), content, _STUDY)
+    def study(self, given: Options) -> Study:
+        content = self.check((), given, _Study)
         if "use" in content and "from" not in content:
             raise self.error(("use",), "use: only variants of another file can be chosen; name that file as `from`")
         base = self.other(("from",), content["from"]) if "from" in content else Study(self.file, self.path.stem)
@@ -211,19 +236,20 @@ class _Reader:
             variants[name] = self.variant(("variants", name), table, variants.get(name, Variant(name)))
         if not variants:
             raise self.error((), "it has no variants; add one, such as [variants.base]")
-        pairs = content.get("compare", [])
-        for i, pair in enumerate(pairs):
-            self.check(("compare", i), pair, _PAIR)
-            for side in ("a", "b"):
-                self.among(variants, ("compare", i, side), pair.get(side, ""))
+        compare = []
+        for i, entry in enumerate(content.get("compare", [])):
+            pair = self.check(("compare", i), entry, _Pair)
+            a, b = pair.get("a", ""), pair.get("b", "")
+            for side, name in (("a", a), ("b", b)):
+                self.among(variants, ("compare", i, side), name)
+            compare.append(Comparison(a, b))
         common = content.get("train", {})
-        self.check(("train",), common, {}, options=True)
-        compare = [Comparison(**pair) for pair in pairs]
+        self.check(("train",), common, _Train, options=True)
         return Study(
             file=self.file,
             name=content.get("name", base.name),
             data=content.get("data", base.data),
-            seeds=self.seeds((), content, base.seeds),
+            seeds=self.seeds((), content.get("seeds", base.seeds)),
             train={**base.train, **common},
             variants=variants,
             compare=tuple(compare or (pair for pair in base.compare if {pair.a, pair.b} <= variants.keys())),
@@ -236,16 +262,15 @@ class _Reader:
         except FileError as error:
             raise self.error(at, error.message) from None
 
-    def variant(self, at: Keys, table: _Table, before: Variant) -> Variant:
+    def variant(self, at: Keys, given: Options, before: Variant) -> Variant:
         if not re.fullmatch(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+)*", before.name):
             raise self.error(at, f"{before.name!r} cannot be a variant's name: use letters, digits, '.', '_' and '-'")
-        self.check(at, table, _VARIANT, options=True)
-        own = {key: value for key, value in table.items() if key in _OPTIONS}
-        times = table.get("times", before.times)
-        return Variant(before.name, {**before.options, **own}, times, self.seeds(at, table, before.seeds))
+        table = self.check(at, given, _Variant, options=True)
+        own = {key: value for key, value in given.items() if key in _OPTIONS}
+        seeds = self.seeds(at, table.get("seeds", before.seeds))
+        return Variant(before.name, {**before.options, **own}, table.get("times", before.times), seeds)
 
-    def seeds(self, at: Keys, table: _Table, default: tuple[int, ...]) -> tuple[int, ...]:
-        given = table.get("seeds", default)
+    def seeds(self, at: Keys, given: int | Sequence[int]) -> tuple[int, ...]:
         seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
         if len(set(seeds)) < len(seeds):
             raise self.error((*at, "seeds"), f"seeds: {given!r} was given; each seed can be used once")

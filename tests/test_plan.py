@@ -72,17 +72,26 @@ def test_the_ablation_is_the_papers() -> None:
 @pytest.mark.parametrize("data", ["digits", "my-base-t2", "data/folder-s1", "images.npz"])
 def test_a_name_gives_series_kind_and_seed(data: str) -> None:
     for run in planned(data=data) + planned("distilled", data=data):
-        series, kind, seed = parse_name(run.name) or ("", "", -1)
+        series, kind, seed = parse_name(run.name, {}) or ("", "", -1)
         assert (kind, seed) == (run.kind, run.seed)
         assert run.name == f"{series}-{kind}-s{seed}"
         assert "/" not in run.name
 
 
 def test_names_of_other_studies_are_split_at_the_last_hyphen() -> None:
-    assert parse_name("widths-narrow-s3") == ("widths", "narrow", 3)
-    assert parse_name("a-b-t2-taught-s3") == ("a-b", "t2-taught", 3)
-    assert parse_name("notes") is None
+    assert parse_name("widths-narrow-s3", {}) == ("widths", "narrow", 3)
+    assert parse_name("a-b-t2-taught-s3", {}) == ("a-b", "t2-taught", 3)
+    assert parse_name("notes", {}) is None
     assert set(KINDS) == {run.kind for target in ("all", "distilled") for run in planned(target)}
+
+
+def test_a_variant_whose_name_has_hyphens_belongs_to_its_study(tmp_path: Path) -> None:
+    (tmp_path / "widths.toml").write_text('data = "digits"\n[variants.tiny-base]\n[variants.wide-net]\n')
+    study = read_study(tmp_path / "widths.toml")
+    runs = plan_runs(study, tmp_path)
+    write_notes(study, runs, tmp_path, failed=())
+    found = [parse_name(run.name, read_notes(tmp_path)) for run in runs]
+    assert found == [("widths", "tiny-base", 0), ("widths", "wide-net", 0)]
 
 
 def test_a_run_with_other_settings_is_refused_before_anything_trains(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_every_built_in_study_can_be_planned(name: str, tmp_path: Path) -> None:
         ('a = "wide-t2"', 'a = "t2"', 18, "'t2'"),
         ('b = "base"', 'c = "base"', 19, "'c'"),
         ("seeds = 2", 'use = ["base"]', 2, "use"),
+        ("seeds = 2", 'name = "a/b"', 2, "name"),
         ("seeds = 2", 'queue = ["x.toml"]', 1, "queue"),
         ("[train]", "[[train]]", 5, "train"),
     ],

@@ -121,7 +121,6 @@ def execute(
                 if progress.started:
                     say("stopping: every run saves after its step; Ctrl-C again ends them at once", shown=not quiet)
                 executor.stop()
-                outcome.stopped = True
             for end in executor.ended():
                 if end.busy:
                     del progress.started[end.name]
@@ -131,7 +130,8 @@ def execute(
                     outcome.stopped = True
                 else:
                     progress.ended(end.name, end.error)
-            if stop:
+            if stop:  # the last runs may have finished meanwhile
+                outcome.stopped = outcome.stopped or bool(waiting or busy or progress.started)
                 break
             time.sleep(_POLL_EVERY if waiting or busy or progress.started else 0)
     outcome.failed = progress.failed

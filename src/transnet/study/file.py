@@ -50,6 +50,7 @@ _BUILTIN = Path(__file__).parent / "files"
 
 # The keys of each table, and their types. [train] and [variants.NAME] also have options.
 _Text = Annotated[str, Meta(min_length=1)]
+_FileName = Annotated[str, Meta(pattern=r"^[^/\\]+$")]  # a part of the runs' folder names
 _Seeds = Annotated[int, Meta(ge=1, le=_MOST_SEEDS)] | Annotated[list[Number], Meta(min_length=1)]
 
 
@@ -79,7 +80,7 @@ class _Train(TypedDict):
 _Study = TypedDict(
     "_Study",
     {
-        "data": str, "seeds": _Seeds, "name": _Text, "from": _Text, "use": list[_Text], "save_predictions": bool,
+        "data": str, "seeds": _Seeds, "name": _FileName, "from": _Text, "use": list[_Text], "save_predictions": bool,
         "train": Options, "variants": dict[str, Options], "compare": list[Options],
     },
     total=False,

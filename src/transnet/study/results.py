@@ -1,7 +1,7 @@
 """The finished runs in a study's folder, as typed records: series by series, kind by kind, seed by seed."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,8 @@ from pathlib import Path
 from transnet.errors import FileError
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
-from transnet.runs.predictions import NAME, Predictions
+from transnet.runs.predictions import NAME as PREDICTIONS_FILE
+from transnet.runs.predictions import Predictions
 from transnet.runs.records import EpochEntry, Result, Score
 from transnet.study.file import Comparison, read_study
 from transnet.study.plan import SeriesNote, read_notes
@@ -57,7 +58,7 @@ class FinishedRun:
     @cached_property
     def predictions(self) -> Predictions | None:
         """Its logits on the test images, if they were saved with these weights."""
-        path = self.path / NAME
+        path = self.path / PREDICTIONS_FILE
         found = Predictions.read(path) if path.exists() else None
         return found if found and found.model_sha256 == self.result.model_sha256 else None
 
@@ -94,8 +95,8 @@ class Series:
 
 def read_runs(out: str | Path) -> list[Series]:
     """All series of a study's folder that have a finished run; a FileError if there is none."""
-    named = [(*found, path) for path in (Path(out) / "runs").glob("*") if (found := parse_name(path.name))]
     notes = read_notes(out)
+    named = [(*found, path) for path in (Path(out) / "runs").glob("*") if (found := parse_name(path.name, notes))]
     series: dict[str, Series] = {}
     for name, kind, seed, path in sorted(named):
         if Run(path).finished:
@@ -113,8 +114,15 @@ def read_runs(out: str | Path) -> list[Series]:
     return list(series.values())
 
 
-def parse_name(name: str) -> tuple[str, str, int] | None:
-    """The series, kind and seed of a run's folder; None for a folder that is named otherwise."""
+def parse_name(name: str, notes: Mapping[str, SeriesNote]) -> tuple[str, str, int] | None:
+    """The series, kind and seed of a run's folder; None for a folder that is named otherwise.
+
+    Series and kinds may contain hyphens, so the notes of the studies that planned the run tell them apart.
+    """
+    planned = {f"{series}-{kind}": (series, kind) for series, note in notes.items() for kind in note.variants}
+    stem, _, seed = name.rpartition("-s")
+    if stem in planned and seed.isdecimal():
+        return (*planned[stem], int(seed))
     found = _KNOWN.fullmatch(name) or _NAME.fullmatch(name)
     return (found["series"], found["kind"], int(found["seed"])) if found else None
 

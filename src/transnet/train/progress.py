@@ -96,7 +96,7 @@ class Curves:
                 self._writer.add_scalar(name, value, entry.epoch)
 
     def close(self) -> None:
-        """Flush."""
+        """Write what TensorBoard still buffers."""
         if self._writer is not None:
             self._writer.close()
 

@@ -97,7 +97,7 @@ class Trainer:
         epochs, world = setup.config.epochs, setup.world
         curves = Curves(setup.run.path, setup.config.tensorboard and world.first, epochs=state.done // steps)
         progress = RunProgress(epochs, steps, done=state.done / steps, shown=setup.shown)
-        with Interrupt() as interrupt, progress.bar:
+        with Interrupt() as interrupt, progress.bar, closing(curves):
             for epoch in range(state.done // steps, epochs):
                 start, first = time.perf_counter(), state.done - epoch * steps
                 reached = self.train_epoch(epoch, first, progress, interrupt)
@@ -120,7 +120,6 @@ class Trainer:
                 if stop:
                     self._stop()
             check_weights(setup, state.done)
-            curves.close()
             if world.any(interrupt.requested, setup.device):  # since the last epoch's check
                 self._stop()
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from transnet import TransNet, backbones, d4
-from transnet.batchnorm import merge_statistics, split_statistics
+from transnet.batchnorm import restore_batch_norm, split_batch_norm
 
 T = ("r0", "r1", "m2")
 
@@ -26,7 +26,7 @@ def small(momentum=0.1):
 def literal_loop(net, x, y):
     """Alg. 1 as printed, with the network's own layers: one forward per transform."""
     model = copy.deepcopy(net.backbone)
-    merge_statistics(model)
+    restore_batch_norm(model)
     heads = copy.deepcopy(net.heads)
     losses = [F.cross_entropy(g(model(d4.apply(t, x))), y) for t, g in zip(net.transforms, heads, strict=True)]
     (sum(losses) / len(losses)).backward()
@@ -118,8 +118,8 @@ def test_pruned_and_merged_layers_have_their_original_class():
     assert {type(m).__name__ for m in net.modules() if isinstance(m, nn.BatchNorm2d)} == {"PerTransformBatchNorm2d"}
     assert {type(m) for m in net.prune().modules() if isinstance(m, nn.BatchNorm2d)} == {nn.BatchNorm2d}
     layer = nn.BatchNorm1d(3)
-    split_statistics(layer, 2)
-    merge_statistics(layer)
+    split_batch_norm(layer, 2)
+    restore_batch_norm(layer)
     assert type(layer) is nn.BatchNorm1d
     assert "copies" not in vars(layer)
 
@@ -133,7 +133,7 @@ def test_pickle_and_deepcopy_keep_the_layers():
 
 def test_a_batch_that_does_not_split_is_an_error():
     layer = nn.BatchNorm1d(3)
-    split_statistics(layer, 2)
+    split_batch_norm(layer, 2)
     with pytest.raises(ValueError, match="does not split into 2 transforms"):
         layer(torch.randn(5, 3))
 

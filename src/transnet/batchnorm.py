@@ -1,9 +1,10 @@
-"""Batch-norm statistics per transform inside one forward pass.
+"""Batch norm per transform inside one forward pass.
 
 Alg. 1 of the paper runs the network once per transform. A batch-norm layer in training mode then takes m sets of
 statistics and updates the running ones m times. The concatenated forward of `TransNet` is faster, but it would mix the
-copies in one set. The layers made here therefore split the concatenated batch (all of t1's copies, then all of t2's).
-They are the model's own layers with their class replaced by a subclass, so that state-dict keys stay the same.
+copies in one set. The layers made here therefore split the concatenated batch (all of t1's copies, then all of t2's)
+and share their running statistics. They are the model's own layers with their class replaced by a subclass, so that
+state-dict keys stay the same.
 """
 
 from collections.abc import Iterator
@@ -46,8 +47,8 @@ def _blank(base: type[_BatchNorm]) -> _PerTransform:
     return cls.__new__(cls)
 
 
-def split_statistics(model: nn.Module, copies: int) -> None:
-    """Make every batch-norm layer of ``model`` keep statistics per transform, in place.
+def split_batch_norm(model: nn.Module, copies: int) -> None:
+    """Make every batch-norm layer of ``model`` normalise each transform's part of a batch by itself, in place.
 
     Call it after `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, which would replace these layers: see `check_split`.
     """
@@ -60,7 +61,7 @@ def split_statistics(model: nn.Module, copies: int) -> None:
 
 @contextmanager
 def copies_in_batch(model: nn.Module, copies: int) -> Iterator[None]:
-    """Split batches into ``copies`` parts while the block lasts, for a forward of only some of the transforms."""
+    """Within the block, split batches into ``copies`` parts: for a forward with only some of the transforms."""
     layers = [module for module in model.modules() if isinstance(module, _PerTransform)]
     before = [layer.copies for layer in layers]
     try:
@@ -73,7 +74,7 @@ def copies_in_batch(model: nn.Module, copies: int) -> Iterator[None]:
 
 
 def check_split(model: nn.Module) -> None:
-    """Raise if a layer of ``model`` has been replaced since `split_statistics`, so that it would mix the transforms."""
+    """Raise if a layer of ``model`` has been replaced since `split_batch_norm`, so that it would mix the transforms."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and not isinstance(module, _PerTransform):
             raise ModelError(
@@ -84,8 +85,8 @@ def check_split(model: nn.Module) -> None:
             )
 
 
-def merge_statistics(model: nn.Module) -> None:
-    """Undo `split_statistics` in place: restore the class of every layer."""
+def restore_batch_norm(model: nn.Module) -> None:
+    """Undo `split_batch_norm` in place: restore the class of every layer."""
     for module in model.modules():
         if isinstance(module, _PerTransform):
             del module.copies

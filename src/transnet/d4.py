@@ -44,9 +44,12 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-@torch.fx.wrap
+@torch.fx.wrap  # fx records this as one call, because it cannot record a condition
 def apply(name: str, x: Tensor) -> Tensor:
-    """Transform the last two dimensions of any tensor, such as images or kernels; keep the memory format."""
+    """Transform the last two dimensions of any tensor, such as images or kernels, and keep the memory format.
+
+    r0 returns ``x`` itself, not a copy.
+    """
     reflected, turns = _element(name)
     if x.ndim < 2:
         raise ModelError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")
@@ -93,6 +96,7 @@ def swaps_sides(name: str) -> bool:
 
 
 def _element(name: str) -> tuple[bool, int]:
+    """Return whether the element reflects, and by how many quarter turns it rotates first."""
     if name not in NAMES:
         raise ModelError(f"unknown transform {name!r}; known are {' '.join(NAMES)}")
     return name[0] == "m", int(name[1])

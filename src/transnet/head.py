@@ -1,7 +1,7 @@
-"""Find the model's last layer, take it out, and check with the first batches that the rest of the model can be f.
+"""Find the model's last layer, and check with the first batches that the rest of the model can be f.
 
 f(x) is the input of that layer. If something followed it, such as a softmax, the heads would silently be trained
-without that. So the first forward checks it, even if that forward is compiled, exported or traced.
+without it. So the first forward checks it, even if that forward is compiled, exported or traced.
 """
 
 import copy
@@ -94,7 +94,7 @@ _NO_VALUES = "; if only a cast or a reshape follows it, run one batch before you
 
 
 class HeadMustBeLast(NamedTuple):
-    """The features in a box, which any layer that follows the head's place fails on or changes the type of.
+    """A box around the features, which any layer that follows the placeholder fails on or changes the type of.
 
     The check needs no values, so it works under `torch.compile`, `torch.export`, `torch.jit.trace` and fx. Compilers
     show the name of this class in their errors.
@@ -103,8 +103,8 @@ class HeadMustBeLast(NamedTuple):
     features: Tensor
 
 
-class HeadPlace(nn.Identity):
-    """Takes the place of the head in a backbone, passes on its features, and keeps what the first batch showed."""
+class HeadPlaceholder(nn.Identity):
+    """Stands in for the head in a backbone: returns the features, and checks that no other layer follows."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class HeadPlace(nn.Identity):
         return HeadMustBeLast(input) if self.boxed else input
 
     def features(self, backbone: nn.Module, x: Tensor) -> Tensor:
-        """Return f(x), or raise if anything follows this place in ``backbone`` that changes values."""
+        """Return f(x), or raise if anything that changes values follows this placeholder in ``backbone``."""
         if inputs.traced(x) and not self.no_op_follows:
             return self._traced_features(backbone, x)  # a compiler would guard on `checked`
         try:
@@ -142,8 +142,8 @@ class HeadPlace(nn.Identity):
         return self._pooled(output.features)
 
     def _first_features(self, backbone: nn.Module, x: Tensor) -> Tensor:
-        """Return f(x), and compare what the model makes of disturbed features with these features."""
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # which reading values would end
+        """Return f(x), after a check that the model returns exactly the features that this placeholder gave it."""
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # reading values would end the capture
             return self._traced_features(backbone, x)
         passed: list[Tensor] = []
         calls = _CountCalls()
@@ -197,13 +197,13 @@ class _CountCalls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-# ----------------------------------------------------------------------------------- images do not influence others
+# ----------------------------------------------------------------------------------------------- images do not interact
 
 _TOLERANCE = 1e-3  # of the largest feature; both forwards have the same shape, so rounding hardly differs
 
 
 @torch.no_grad()
-def warn_if_images_mix(backbone: nn.Module, x: Tensor) -> bool:
+def warn_if_images_interact(backbone: nn.Module, x: Tensor) -> bool:
     """Warn if the features of an image depend on the image next to it, a defect that timm's gcvit_xxtiny has.
 
     Return whether the batch allowed the comparison: it takes two images that differ, with values that can be read.

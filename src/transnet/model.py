@@ -1,9 +1,9 @@
-"""TransNet: the paper in one file, in its order: split, heads, Alg. 1, prediction, pruning.
+"""TransNet: the paper in one file: split and heads, Alg. 1 (its loss is at the end), prediction, pruning.
 
 >>> net = TransNet(model, ("r0", "r1"))       # section 3.1: one head per transformation
 >>> loss = net.loss(images, labels)           # Alg. 1
 >>> scores = net.eval()(images)               # h_T: all heads, one shared backbone
->>> better = net.prune()                      # section 3.4: your own model again
+>>> pruned = net.prune()                      # section 3.4: your own model again
 """
 
 import copy
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from transnet import d4, inputs
-from transnet.batchnorm import check_split, copies_in_batch, merge_statistics, split_statistics
+from transnet.batchnorm import check_split, copies_in_batch, restore_batch_norm, split_batch_norm
 from transnet.conventions import TimmConventions
 from transnet.distillation import distillation_loss, student_of
 from transnet.errors import ModelError
-from transnet.head import HeadPlace, copy_module, detached_copies, find_head, warn_if_images_mix
+from transnet.head import HeadPlaceholder, copy_module, detached_copies, find_head, warn_if_images_interact
 
 # --------------------------------------------------------------------------- section 3.1: h = g∘f, and one g_t per t
 
@@ -69,11 +69,11 @@ class TransNet(TimmConventions, nn.Module):
         self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one if it has several names
         self.eval_output = eval_output
         self._bn = bn
-        self._compared = False  # whether it was checked that the images of a batch do not influence each other
+        self._interaction_checked = False  # see `warn_if_images_interact`
 
         self.backbone = copy_module(model)  # f: the model with its last layer taken out
         linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
-        self._put(self.backbone, HeadPlace(self._head_paths[0]).train(model.training))
+        self._set_head(self.backbone, HeadPlaceholder(self._head_paths[0]).train(model.training))
         self.heads = nn.ModuleList()
         for _ in range(1 if heads == "shared" else len(self.transforms)):
             g = copy.deepcopy(linear)
@@ -81,7 +81,7 @@ class TransNet(TimmConventions, nn.Module):
                 g.requires_grad_(True).reset_parameters()
             self.heads.append(g)
         if bn == "separate":
-            split_statistics(self.backbone, len(self.transforms))
+            split_batch_norm(self.backbone, len(self.transforms))
         self.heads.train(model.training)
         self.training = model.training  # not self.train(), which would also set frozen layers of the backbone
 
@@ -106,51 +106,52 @@ class TransNet(TimmConventions, nn.Module):
     def logits(self, x: Tensor, *, across: bool = False) -> Tensor:
         """Return h_t(t(x)) for every t, in every mode: (B, m, K), with the heads in the order of ``transforms``.
 
-        With ``across``, every head sees every copy: (B, m, m, K), copies first. This needs no further pass.
+        With ``across``, return the logits of every head on every copy: entry [b, i, j] of (B, m, m, K) is head j on
+        copy i of image b. This needs no further pass of the backbone.
         """
         return self._logits(x, range(len(self.transforms)), across=across)
 
-    def _logits(self, x: Tensor, which: Sequence[int], *, across: bool = False) -> Tensor:
-        inputs.check_images(x, [self.transforms[i] for i in which])
-        copies = [self._transform(self.transforms[i], x) for i in which]
-        fewer = self._bn == "separate" and len(which) != len(self.transforms)
+    def _logits(self, x: Tensor, indices: Sequence[int], *, across: bool = False) -> Tensor:
+        inputs.check_images(x, [self.transforms[i] for i in indices])
+        copies = [self._transform(self.transforms[i], x) for i in indices]
         if self._bn == "separate":
             check_split(self.backbone)
-        place = cast(HeadPlace, self.backbone.get_submodule(self._head_paths[0]))
-        with copies_in_batch(self.backbone, len(which)) if fewer else nullcontext():
-            features = place.features(self.backbone, torch.cat(copies) if len(copies) > 1 else copies[0])
-        if not (self.training or inputs.traced(x) or self._compared):
-            self._compared = warn_if_images_mix(self.backbone, copies[0])
-        features = features.unflatten(0, (len(which), x.shape[0]))  # (m, B, …): one part per copy
+        fewer = self._bn == "separate" and len(indices) != len(self.transforms)
+        placeholder = cast(HeadPlaceholder, self.backbone.get_submodule(self._head_paths[0]))
+        with copies_in_batch(self.backbone, len(indices)) if fewer else nullcontext():
+            features = placeholder.features(self.backbone, torch.cat(copies) if len(copies) > 1 else copies[0])
+        if not (self.training or inputs.traced(x) or self._interaction_checked):
+            self._interaction_checked = warn_if_images_interact(self.backbone, copies[0])
+        features = features.unflatten(0, (len(indices), x.shape[0]))  # (m, B, …): one part per copy
         if across:
-            return torch.stack([self._g(i)(features) for i in which], dim=2).transpose(0, 1)
-        return torch.stack([self._g(i)(features[j]) for j, i in enumerate(which)], dim=1)
+            return torch.stack([self._head(i)(features) for i in indices], dim=2).transpose(0, 1)
+        return torch.stack([self._head(i)(features[j]) for j, i in enumerate(indices)], dim=1)
 
     def _transform(self, name: str, x: Tensor) -> Tensor:
         if name not in self._custom:
             return d4.apply(name, x)
-        y = self._custom[name](x.clone())  # r0's copy is x itself: a transform that works in place must not reach it
+        y = self._custom[name](x.clone())  # it may work in place, and the copy of r0 is x itself
         inputs.check_transformed(name, x, y)
         return d4.keep_format(y, x)
 
-    def _put(self, backbone: nn.Module, layer: nn.Module) -> None:
+    def _set_head(self, backbone: nn.Module, layer: nn.Module) -> None:
         for path in self._head_paths:
             backbone.set_submodule(path, layer)
 
-    def _g(self, i: int) -> nn.Module:
+    def _head(self, i: int) -> nn.Module:
         return self.heads[i if len(self.heads) > 1 else 0]
 
     # ------------------------------------------------------------------------------------------- section 3.2: Alg. 1
 
     def loss(self, x: Tensor, y: Tensor, **kw: Any) -> Tensor:
-        """Return L_T(h_T, B) of Alg. 1 for one batch, over all heads in every mode: `loss_of` of ``net.logits(x)``.
+        """Return the loss of Alg. 1 for one batch, over all heads in every mode: ``loss_of(net.logits(x), y)``.
 
         Under DDP, Accelerate or `torch.compile` call ``net.loss_of(wrapped(x), y)`` in training mode.
         """
         return self.loss_of(self.logits(x), y, **kw)
 
     def loss_of(self, output: Tensor, y: Tensor, *, distillation: float = 0.0, **kw: Any) -> Tensor:
-        """Return `heads_loss` of the network's output in training mode, plus ``distillation`` · `distillation_loss`."""
+        """Return `heads_loss` of all heads' logits (B, m, K), plus ``distillation`` · `distillation_loss`."""
         loss = heads_loss(output, y, **kw)
         if distillation:
             loss = loss + distillation * distillation_loss(output, student_of(self.transforms, distillation))
@@ -177,28 +178,28 @@ class TransNet(TimmConventions, nn.Module):
             flip: flip TTA: also average over h_t(t(flip(x))), at twice the passes.
         """
         inputs.one_of("average", average, ("logits", "probabilities"))
-        which = range(len(self.transforms)) if heads is None else inputs.head_indices(heads, self.transforms)
-        inputs.check_images(x, [self.transforms[i] for i in which])
+        indices = range(len(self.transforms)) if heads is None else inputs.head_indices(heads, self.transforms)
+        inputs.check_images(x, [self.transforms[i] for i in indices])
         views = [x, d4.apply("m0", x)] if flip else [x]
-        logits = torch.cat([self._logits(view, which) for view in views], dim=1)
+        logits = torch.cat([self._logits(view, indices) for view in views], dim=1)
         return (logits if average == "logits" else logits.softmax(-1)).mean(1)
 
     # ------------------------------------------------------------------------------------------ section 3.4: pruning
 
     def keep(self, *names: str) -> "TransNet":
-        """Return a smaller TransNet that shares nothing with this one; without r0 ``"pruned"`` becomes ``"full"``."""
-        which = inputs.head_indices(names, self.transforms)
-        if len(set(which)) < len(which):
+        """Return a copy with only the named heads; without r0, an ``eval_output`` of "pruned" becomes "full"."""
+        indices = inputs.head_indices(names, self.transforms)
+        if len(set(indices)) < len(indices):
             raise ModelError(f"keep: {' '.join(names)} names a head twice; each can be kept once")
         net = copy.deepcopy(self)
-        net.transforms = tuple(self.transforms[i] for i in which)
+        net.transforms = tuple(self.transforms[i] for i in indices)
         net._custom = {name: self._custom[name] for name in net.transforms if name in self._custom}
         if self._eval_output == "pruned" and "r0" not in net.transforms:
             net.eval_output = "full"
         if len(self.heads) > 1:
-            net.heads = nn.ModuleList([net.heads[i] for i in which])
+            net.heads = nn.ModuleList([net.heads[i] for i in indices])
         if self._bn == "separate":
-            split_statistics(net.backbone, len(which))
+            split_batch_norm(net.backbone, len(indices))
         return net
 
     def prune(self, name: str = "r0", *, image_size: int | tuple[int, int] | None = None) -> nn.Module:
@@ -211,8 +212,8 @@ class TransNet(TimmConventions, nn.Module):
         """
         inputs.check_prunable(name, self.transforms, custom=name in self._custom, sized=image_size is not None)
         model = copy_module(self.backbone)
-        merge_statistics(model)
-        self._put(model, copy.deepcopy(self._g(self.transforms.index(name))))
+        restore_batch_norm(model)
+        self._set_head(model, copy.deepcopy(self._head(self.transforms.index(name))))
         if name == "r0" or image_size is None:
             return model
         from transnet.folding.fold import fold

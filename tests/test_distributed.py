@@ -73,7 +73,7 @@ def test_shares_are_even_contiguous_and_cover_everything_once(size: int, n: int)
 
 def test_a_single_process_does_not_communicate() -> None:
     alone = World()
-    assert alone.first
+    assert alone.is_primary
     assert alone.share(10) == (0, 10)
     assert alone.any(True, torch.device("cpu"))
     assert not alone.any(False, torch.device("cpu"))

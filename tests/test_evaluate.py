@@ -19,9 +19,9 @@ from transnet.train.distributed import World
 from transnet.train.evaluate import (
     ClassScore,
     class_scores,
-    count,
     ensemble_scores,
     logits_of,
+    score_totals,
     scores,
     scores_of_logits,
     scores_with_classes,
@@ -50,7 +50,7 @@ def batches(size: int = 10) -> list[tuple[Tensor, Tensor]]:
 
 
 def counted(net: TransNet, *, flip: bool = False, size: int = 10) -> Tensor:
-    return count(net, batches(size), CLASSES, flip=flip)
+    return score_totals(net, batches(size), CLASSES, flip=flip)
 
 
 def direct(net: TransNet, logits: Tensor) -> list[tuple[float, float]]:
@@ -149,7 +149,7 @@ def test_the_sums_of_the_shares_are_those_of_the_whole(tmp_path: Path, processes
 
     def sums(world: World) -> Tensor:
         images = data.test.resident((8, 8), progress=False) if resident else None
-        return count(net, eval_batches(data.test, images, view, world, 0), 3, flip=True)
+        return score_totals(net, eval_batches(data.test, images, view, world, 0), 3, flip=True)
 
     whole = sums(World())
     assert whole[0, 0, -3:].tolist() == data.test.labels.bincount(minlength=3).tolist()

@@ -20,7 +20,7 @@ from transnet.train.distributed import World
 from transnet.train.feed import Feed
 from transnet.train.objective import build_objective
 from transnet.train.optim import build_optimizer, state_tensors
-from transnet.train.step import Step, clone_function
+from transnet.train.step import Step, clone_method
 
 CPU = torch.device("cpu")
 N, CLASSES = 43, 3
@@ -221,7 +221,7 @@ def test_the_processes_shares_cover_every_position_once(processes: int, n: int, 
             assert weight == 0 or weight == pytest.approx(len(y) * processes / size)
             total += weight / processes
             seen += index.tolist() if weight else []
-            each.index += 1
+            each.step += 1
         assert total == pytest.approx(1)
     assert sorted(seen) == list(range(n))
 
@@ -267,7 +267,7 @@ def test_many_steps_in_one_process_are_all_compiled() -> None:
     torch._dynamo.reset()
     several = [Shift(n) for n in range(1, 16)]
     for each in several:
-        compiled = torch.compile(clone_function(each.total), dynamic=False, backend="eager")
+        compiled = torch.compile(clone_method(each.total), dynamic=False, backend="eager")
         assert compiled(2) == 2 * len(each.values)
     assert all(each.compiled for each in several)
 
@@ -368,5 +368,5 @@ def test_warming_up_does_not_change_weights_optimizer_statistics_or_counters() -
     for name, tensor in net.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert not any(tensor.any() for tensor in state_tensors(step.optimizer).values())
-    assert (int(step.feed.index), int(step.done)) == (1, 1)
+    assert (int(step.feed.step), int(step.done)) == (1, 1)
     assert not any(tensor.any() for tensor in (step.losses, step.correct, step.terms))

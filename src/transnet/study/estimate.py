@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transnet.data import open_data
-from transnet.data.catalog import NAMES, needs_download
+from transnet.data.catalog import DATASETS, needs_download
 from transnet.errors import ConfigError
 from transnet.runs.folder import Run
 from transnet.study.cuda_mps import query_gpu
@@ -89,7 +89,7 @@ def _count_images(run: PlannedRun) -> int | None:
     config = run.config
     if Run(run.path).config.exists():
         return Run(run.path).settings().data.sizes.train
-    if not is_here(run.data):
+    if not is_local(run.data):
         return None
     opened = open_data(
         run.data, image_size=config.image_size, val_fraction=config.val_fraction,
@@ -131,6 +131,6 @@ def read_duration(text: str) -> float:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def is_here(data: str) -> bool:
+def is_local(data: str) -> bool:
     """Whether data can be opened without a download."""
-    return not needs_download(data) if data in NAMES else Path(os.path.expanduser(data)).exists()
+    return not needs_download(data) if data in DATASETS else Path(os.path.expanduser(data)).exists()

@@ -14,10 +14,10 @@ from typing import Literal
 from transnet import backbones
 from transnet.console import say
 from transnet.data import open_data
-from transnet.data.catalog import NAMES
+from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError
 from transnet.runs.folder import Run
-from transnet.study.estimate import Budget, Estimate, is_here
+from transnet.study.estimate import Budget, Estimate, is_local
 from transnet.study.file import Study
 from transnet.study.local import LocalProcesses, start_server
 from transnet.study.plan import PlannedRun, plan_runs, unplanned, write_notes
@@ -27,7 +27,7 @@ from transnet.train.device import find_device
 from transnet.train.distributed import World
 from transnet.train.evaluate_runs import own_data
 from transnet.train.interrupt import Interrupt
-from transnet.train.setup import check_outside
+from transnet.train.setup import check_out_not_in_data
 
 _POLL_EVERY = 0.1  # seconds
 _REFRESH_EVERY = 5.0  # seconds between looks at how long the runs take, and at those that another process trains
@@ -74,12 +74,12 @@ def prepare(study: Study, out: str | Path, on: Where) -> list[PlannedRun]:
     if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in ours):
         raise ConfigError(f"{out} holds other files and no study; give a new folder, or that of a study", field="out")
     runs = plan_runs(study, out)
-    check_outside(str(out), study.data)
+    check_out_not_in_data(str(out), study.data)
     if on == "here":  # a cluster's nodes may have data and devices that this machine does not have
         # Finished runs must have the same data as those that are left. If none is left, the data may be gone.
         finished = [run for run in runs if Run(run.path).finished]
-        here, complete = is_here(study.data), len(finished) == len(runs)
-        if not (complete or here or study.data in NAMES):
+        here, complete = is_local(study.data), len(finished) == len(runs)
+        if not (complete or here or study.data in DATASETS):
             open_data(study.data)  # raises what every run would raise
         if finished and (here or not complete):
             own_data(finished[0].path, at=study.data)

@@ -11,7 +11,7 @@ import signal
 from dataclasses import replace
 from typing import Any
 
-from transnet.data.catalog import NAMES
+from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError
 from transnet.study.local import Ended, train_run
 from transnet.study.plan import PlannedRun
@@ -46,7 +46,7 @@ class RayCluster:
     def start(self, run: PlannedRun) -> bool:
         """Hand the run to Ray at once: it keeps the queue, and a cluster that grows needs to see all of it."""
         here = os.path.abspath(os.path.expanduser(run.data))  # Ray's processes have other working directories
-        data = here if run.data not in NAMES and os.path.exists(here) else run.data
+        data = here if run.data not in DATASETS and os.path.exists(here) else run.data
         given = replace(run, config=replace(run.config, out=os.path.abspath(run.config.out)), data=data)
         self._waiting[self._task.remote(given, self._at_once)] = run.name
         return True

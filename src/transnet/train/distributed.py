@@ -28,8 +28,8 @@ class World:
     size: int = 1
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that writes files and prints messages."""
+    def is_primary(self) -> bool:
+        """Whether this is the first process, which writes files and prints messages."""
         return self.rank == 0
 
     def share(self, n: int) -> tuple[int, int]:

@@ -31,8 +31,11 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _views(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """For each batch the logits (B, m, K), with ``flip`` also those of flip TTA, and the labels."""
+def _logits_per_view(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """For each batch, yield the labels and the logits (B, m, K) of each view.
+
+    The first view is the images as they are. The second, with ``flip``, is flip TTA: the mean logits of x and flip(x).
+    """
     for x, y in batches:
         views = [net.logits(x).float()]
         if flip:
@@ -40,15 +43,15 @@ def _views(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[lis
         yield views, y
 
 
-def count(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
-    """The `metrics.score_sums` of every head and, in the last row, of the full model: (views, m + 1, 1 + 2 · classes).
+def score_totals(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
+    """Sum `metrics.score_sums` over all batches: (views, m + 1, 1 + 2 · classes), with the full model in the last row.
 
-    The first view is the images as they are, the second, with ``flip``, is flip TTA: the mean logits of x and flip(x).
+    `scores` turns them into accuracies. Sums of several processes can be added first.
     """
     shape = 1 + flip, len(net.transforms) + 1, 1 + 2 * classes
     sums = torch.zeros(shape, dtype=torch.float64, device=next(net.parameters()).device)
     with evaluating(net):
-        for views, y in _views(net, batches, flip=flip):
+        for views, y in _logits_per_view(net, batches, flip=flip):
             for i, logits in enumerate(views):
                 rows = torch.cat([logits, logits.mean(1, keepdim=True)], 1)
                 sums[i] += metrics.score_sums(rows, y)
@@ -58,12 +61,12 @@ def count(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tenso
 def logits_of(net: TransNet, batches: Batches, *, flip: bool) -> list[Tensor]:
     """The logits of a split, (N, m, K) on the CPU; with ``flip`` also those of flip TTA."""
     with evaluating(net):
-        found = [[logits.cpu() for logits in views] for views, _ in _views(net, batches, flip=flip)]
+        found = [[logits.cpu() for logits in views] for views, _ in _logits_per_view(net, batches, flip=flip)]
     return [torch.cat(view) for view in zip(*found, strict=True)]
 
 
 def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Scores:
-    """The scores from one view of what `count` returns, with ``passes`` per head and image (2 with flip TTA)."""
+    """The scores from one view of `score_totals`, with ``passes`` per head and image (2 with flip TTA)."""
     *heads, full = (_score(row, passes) for row in sums)
     return _scores(heads, replace(full, passes=len(heads) * passes), transforms)
 
@@ -71,12 +74,12 @@ def scores(sums: Tensor, transforms: tuple[str, ...], *, passes: int = 1) -> Sco
 def scores_with_classes(
     sums: Tensor, transforms: tuple[str, ...], classes: Sequence[str], n_train: Sequence[int]
 ) -> Scores:
-    """`scores`, with every class's recall by the pruned classifier, or by the full model if there is no r0."""
+    """`scores`, with every class's recall for the pruned classifier, or for the full model if there is no r0."""
     found = scores(sums, transforms)
-    correct, n = sums[transforms.index("r0") if found.pruned else -1, 1:].view(2, -1).tolist()
+    correct, images = sums[transforms.index("r0") if found.pruned else -1, 1:].view(2, -1).tolist()
     recalls = tuple(
-        ClassRecall(name=name, n=int(k), recall=right / k if k else None, n_train=trained)
-        for name, trained, right, k in zip(classes, n_train, correct, n, strict=True)
+        ClassRecall(name=name, n=int(n), recall=right / n if n else None, n_train=trained)
+        for name, trained, right, n in zip(classes, n_train, correct, images, strict=True)
     )
     if found.pruned:
         return replace(found, pruned=replace(found.pruned, classes=recalls))
@@ -95,7 +98,7 @@ def ensemble_scores(
 ) -> Scores:
     """Several networks as one classifier: the mean logits of their pruned classifiers, and of their full models.
 
-    ``networks`` are the logits (N, m, K) of each. It counts once, whatever its number of heads.
+    ``networks`` are the logits (N, m, K) of each. Every network has the same weight, whatever its number of heads.
     """
     full = ensemble_score([logits.mean(1) for logits in networks], y, passes=passes * sum(map(len, transforms)))
     pruned = None

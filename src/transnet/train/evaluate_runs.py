@@ -11,7 +11,7 @@ from torch import Tensor
 
 from transnet.data import DataSet, open_data
 from transnet.data.augment import View
-from transnet.data.catalog import NAMES
+from transnet.data.catalog import DATASETS
 from transnet.data.parquet import find_shards
 from transnet.data.pixels import Geometry, Pixels
 from transnet.early_exit import Curve, curve, tradeoff
@@ -210,7 +210,7 @@ def _open_again(path: str, train: TrainConfig, data: str | None, *, channels: in
 def _place_of(data: str, path: str) -> str:
     """Locate a run's data. A relative path is also tried next to the run's folder and in its parents."""
     given = Path(os.path.expanduser(data))
-    if data in NAMES or given.is_absolute() or ".." in given.parts or given.exists():
+    if data in DATASETS or given.is_absolute() or ".." in given.parts or given.exists():
         return data
     found = (str(folder / given) for folder in Path(path).resolve().parents if (folder / given).exists())
     return next(found, data)

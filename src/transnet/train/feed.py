@@ -13,7 +13,7 @@ from transnet.train.distributed import World
 
 
 class Feed:
-    """Give the step its batches: from all images on the device, or from a buffer that is filled from a stream."""
+    """The training step's batches, from all images on the device, or from a buffer that is filled from a stream."""
 
     def __init__(
         self, images: Tensor | None, labels: Tensor, view: View, batch: int, world: World, device: torch.device, *,
@@ -32,22 +32,25 @@ class Feed:
         self.flip = torch.zeros(n, dtype=torch.bool, device=device)
         self.mix = torch.zeros(self.steps, 6, device=device)
         # The step within the epoch. It has one dimension, because indexing with a scalar tensor reads it on the host.
-        self.index = torch.zeros(1, dtype=torch.int64, device=device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
         # Streamed images arrive cropped, unless the crop needs padding, which is added here.
         shape = (self.size(0), *view.geometry.streamed.size, len(view.scale))
         self.pixels = torch.zeros(shape, dtype=torch.uint8, device=device) if images is None else None
 
     def start(self, plan: Plan, step: int = 0) -> None:
-        """Begin an epoch's plan at one of its steps."""
+        """Begin an epoch at one of its steps."""
         self.order.copy_(plan.order)
         self.crop.copy_(plan.crop)
         self.flip.copy_(plan.flip)
         self.mix.copy_(plan.mix)
-        self.index.fill_(step)
+        self.step.fill_(step)
 
-    def steps_from(self, first: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:
-        """The epoch's steps from ``first``, each as soon as its images can be fetched. Close it if you stop earlier."""
-        steps = range(first, self.steps)
+    def steps_from(self, first_step: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:
+        """Yield the epoch's steps from ``first_step`` on, each as soon as its images can be fetched.
+
+        Close the generator if you stop earlier.
+        """
+        steps = range(first_step, self.steps)
         if self.pixels is None:
             yield from steps
             return
@@ -63,7 +66,7 @@ class Feed:
                 yield step
 
     def size(self, step: int) -> int:
-        """Images in this process's share of a batch: at least 1, of weight 0 if the share is empty."""
+        """Images in this process's share of a batch: at least 1, because an empty share gets one image of weight 0."""
         return max(self._shares[step][1], 1)
 
     def weight(self, step: int) -> float:
@@ -80,25 +83,25 @@ class Feed:
         return slice(start, start + self.size(step))
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over the epoch's images of means over each step's batch, (steps, …)."""
+        """Average the means of all steps' batches, (steps, …), over the epoch's images: a smaller batch counts less."""
         sizes = torch.tensor(self._sizes, device=values.device)
         return (values * (sizes[:, None] / len(self.order))).sum(0)
 
     def fetch(self, size: int, offset: int) -> tuple[Tensor, Tensor]:
         """The current step's images, augmented and normalised, and their labels."""
-        positions = self.index * self.batch + offset + torch.arange(size, device=self.order.device)
+        positions = self.step * self.batch + offset + torch.arange(size, device=self.order.device)
         positions = positions.clamp(max=len(self.order) - 1)
-        image, flip = self.order[positions], self.flip[positions]
+        indices, flip = self.order[positions], self.flip[positions]
         if self.images is not None:
-            x = self.view.train(self.images, image, self.crop[positions], flip)
+            x = self.view.train(self.images, indices, self.crop[positions], flip)
         else:
             assert self.pixels is not None
             if self.view.geometry.pad:
-                x = self.view.train(self.pixels, torch.arange(size, device=image.device), self.crop[positions], flip)
+                x = self.view.train(self.pixels, torch.arange(size, device=flip.device), self.crop[positions], flip)
             else:
                 x = self.view.normalise(self.pixels[:size])
                 x = torch.where(flip[:, None, None, None], x.flip(-1), x)
-        return x, self.labels[image]
+        return x, self.labels[indices]
 
 
 def eval_batches(

@@ -13,15 +13,14 @@ from transnet import backbones, d4
 from transnet.console import counted, listed, say
 from transnet.data import DataSet, open_data
 from transnet.data.augment import View, seed_for
-from transnet.data.catalog import NAMES
+from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError, DataError, FileError
 from transnet.invariance import kernels
 from transnet.model import TransNet
-from transnet.runs import recipes
+from transnet.runs import provenance, recipes
 from transnet.runs.config import TrainConfig
 from transnet.runs.description import Description
 from transnet.runs.folder import CUSTOM, Run
-from transnet.runs.provenance import commit, run_settings
 from transnet.runs.records import RunSettings
 from transnet.train import device as devices
 from transnet.train.distributed import World, join, restarts
@@ -35,14 +34,14 @@ from transnet.train.user_warnings import setup_warnings
 
 @dataclass(frozen=True)
 class Launch:
-    """What `transnet.train.trainer.train` was called with, and where it runs."""
+    """The arguments of `transnet.train.trainer.train`, checked, with the device and the processes that it runs on."""
 
     config: TrainConfig  # with the transforms parsed
     run: Run
     world: World
     device: torch.device
-    model: nn.Module | None  # a backbone of the user's own; None for the one that the settings name
-    place: str  # where the data is; the settings may only contain its name
+    model: nn.Module | None  # a backbone of the user's own; None for the one that ``config`` names
+    data_path: str  # where the data is; ``config.data`` may be its name only
     shown: bool  # whether this process prints messages
     at_once: int  # runs that share the device
     objective: Objective  # the terms of the loss
@@ -52,22 +51,22 @@ class Launch:
         cls, config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False,
         at_once: int = 1,
     ) -> "Launch":  # fmt: skip
-        """Find the device and the other processes, and check what can be checked before anything is read."""
-        names, place = d4.parse(config.transforms), data or config.data
-        check_outside(config.out, place)
+        """Find the device and the other processes, and check what can be checked before any data is read."""
+        names, data_path = d4.parse(config.transforms), data or config.data
+        check_out_not_in_data(config.out, data_path)
         if config.out != config.out.encode(errors="replace").decode():  # safetensors could not write there
             raise ConfigError(f"the name of {config.out!r} is not UTF-8; give another folder", field="out")
         world = join(config.device)
         device = devices.find_device(config.device, world)
         resume = world.any(config.resume or restarts() > 0, device)  # not every node counts a restart
         config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
-        shown = world.first and not quiet
-        return cls(config, Run(config.out), world, device, model, place, shown, at_once, build_objective(config))
+        shown = world.is_primary and not quiet
+        return cls(config, Run(config.out), world, device, model, data_path, shown, at_once, build_objective(config))
 
 
 @dataclass(frozen=True)
 class Setup(Launch):
-    """Everything that a run needs to train. None of it is replaced while it does; ``config`` has the model's name."""
+    """Everything that a run needs to train. Its ``config`` always names the model, unlike that of `Launch`."""
 
     settings: RunSettings  # the content of config.json
     data: DataSet
@@ -84,26 +83,26 @@ class Setup(Launch):
 def prepare(launch: Launch) -> Setup:
     """Open the data, build the network, begin the run's folder and load the images, in this order.
 
-    So a mistake in the settings leaves no folder behind. `Run.release` unlocks it.
+    So a mistake in the settings leaves no folder behind. The folder stays locked until `Run.release`.
     """
-    stopwatch, source = Stopwatch(), commit()  # the commit may change while the run trains
+    stopwatch, commit = Stopwatch(), provenance.commit()  # now, because it may change while the run trains
     config, world, device, shown = launch.config, launch.world, launch.device, launch.shown
     data = open_together(launch)
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
-    settings = run_settings(config, data)
+    settings = provenance.run_settings(config, data)
     try:
         Description.of_run(settings, "these settings")
     except FileError as error:
         raise ConfigError(f"the finished run could not be loaded: {error.message}") from None
     net = _build_network(launch, name, data)
-    if world.first:
+    if world.is_primary:
         launch.run.begin(settings, resume=config.resume)
     world.barrier()
     for warning in setup_warnings(config, data, flip=settings.data.flip):
         say(warning, shown=shown)
-    size = sum(parameter.numel() for parameter in net.parameters())  # up to 300,000 in the small ResNets
-    if device.type == "cpu" and launch.model is None and size > 2e6:
+    size = sum(parameter.numel() for parameter in net.parameters())
+    if device.type == "cpu" and launch.model is None and size > 2e6:  # the small ResNets have up to 300,000
         say(f"note: {name} is slow on a CPU; `model` resnet8-small is fast, for a first try", shown=shown)
     geometry = dataclasses.replace(data.geometry, pad=settings.data.pad)
     view = View.create(geometry, mean=data.mean, std=data.std, device=device)
@@ -118,35 +117,35 @@ def prepare(launch: Launch) -> Setup:
     return Setup(
         **{**vars(launch), "config": config}, settings=settings, data=data, images=images, feed=feed,
         net=net, optimizer=build_optimizer(net, config, device), rates=learning_rates(config, feed.steps),
-        precision=devices.precision_for(device, config.precision), stopwatch=stopwatch, commit=source,
+        precision=devices.precision_for(device, config.precision), stopwatch=stopwatch, commit=commit,
     )  # fmt: skip
 
 
 def open_together(launch: Launch) -> DataSet:
     """Open the data in every process: the first one fills the caches, the others read them."""
     config, world = launch.config, launch.world
-    if not world.first:
+    if not world.is_primary:
         world.barrier()
     data = open_data(
-        launch.place, image_size=config.image_size, val_fraction=config.val_fraction,
+        launch.data_path, image_size=config.image_size, val_fraction=config.val_fraction,
         train_fraction=config.train_fraction, on_bad_image=config.on_bad_image, label_column=config.label_column,
         progress=launch.shown,
     )  # fmt: skip
-    if world.first:
+    if world.is_primary:
         world.barrier()
     own = torch.tensor(list(bytes.fromhex(data.fingerprint)), device=launch.device)
     first = own.clone()
     world.broadcast([first])
     if world.any(not torch.equal(own, first), launch.device):  # for example because a disk failed for a moment
-        raise DataError(f"{launch.place}: the processes do not all see the same images; start again")
+        raise DataError(f"{launch.data_path}: the processes do not all see the same images; start again")
     return data
 
 
-def check_outside(out: str, data: str) -> None:
-    """Raise if a run's folder is inside the data, where it would be taken for a class the next time."""
+def check_out_not_in_data(out: str, data: str) -> None:
+    """Raise if a run's folder is inside the data, because it would be read as a class the next time."""
     folder = os.path.expanduser(data)
     inside = os.path.isdir(folder) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
-    if inside and data not in NAMES:
+    if inside and data not in DATASETS:
         raise ConfigError(f"{out} is inside the data, {data}; give a folder outside of it", field="out")
 
 
@@ -186,8 +185,8 @@ def _build_network(launch: Launch, name: str, data: DataSet) -> TransNet:
 
 
 def _try_forward(net: TransNet, n: int, data: DataSet, field: str, problem: str) -> None:
-    """Run ``n`` random images through the network, so that a misfit is a clear error instead of a traceback."""
-    generator = torch.Generator().manual_seed(0)  # its own, so that the run's random numbers stay as they are
+    """Run ``n`` random images through the network, and raise an error about ``field`` if that fails."""
+    generator = torch.Generator().manual_seed(0)  # a separate one, so that the run's random numbers do not change
     images = torch.rand(n, data.channels, data.image_size, data.image_size, generator=generator)
     try:
         with torch.no_grad():
@@ -204,14 +203,14 @@ def _introduction(
     about = settings.data
     val = f", {len(data.val):,} for validation" if data.val else ""
     crop = "" if data.square else "cropped to "
-    place = "in memory" if device.type == "cpu" else "on the device"
-    place = place if resident else f"streamed by {counted(config.workers, 'worker')}"
+    where = "in memory" if device.type == "cpu" else "on the device"
+    where = where if resident else f"streamed by {counted(config.workers, 'worker')}"
     pad = f"padded by {about.pad} and " if about.pad else ""
     flip = "flipped horizontally" if about.flip else "not flipped"
     bad = f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})" if data.skipped else ""
     return (
         f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "
-        f"{len(data.classes)} classes, {crop}{data.image_size}×{data.image_size}, {place}, {pad}{flip}{bad}\n"
+        f"{len(data.classes)} classes, {crop}{data.image_size}×{data.image_size}, {where}, {pad}{flip}{bad}\n"
         f"{config.model}, heads {config.transforms}, {counted(config.epochs, 'epoch')} "
         f"of batch {config.batch_size}, seed {config.seed}, on {devices.device_name(device)}"
     )

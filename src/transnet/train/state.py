@@ -1,7 +1,7 @@
-"""What changes while a run trains, its checkpoints, and how to resume it from them.
+"""The part of a run that changes while it trains, its checkpoints, and how to resume from them.
 
-Everything random is a function of (seed, epoch or step). So nothing has to be saved but the weights, the optimizer's
-state, the number of steps done and the epoch's sums.
+Everything random is a function of (seed, epoch or step). So a checkpoint holds only the weights, the optimizer's state,
+the number of steps done and the epoch's sums.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ class TrainState:
         self._setup, self._step = setup, step
         self.done = 0  # steps of the whole run
         self.commit = setup.commit  # of the source code that began the run
-        self._saved_at, self._seconds = 0.0, 0.0  # when a checkpoint was last written, and how long that lasted
+        self._saved_at, self._seconds = 0.0, 0.0  # when the last checkpoint was written, and how long that took
 
-    def is_due(self, epoch: int) -> bool:
+    def checkpoint_is_due(self, epoch: int) -> bool:
         """Whether to write a checkpoint after that epoch, counted from 0; the same in all processes."""
         setup = self._setup
         if setup.config.checkpoint_every:
             return (epoch + 1) % setup.config.checkpoint_every == 0
-        late = time.perf_counter() - self._saved_at >= 50 * self._seconds
-        return setup.world.any(setup.world.first and late, setup.device)  # the clock of one process decides for all
+        due = time.perf_counter() - self._saved_at >= 50 * self._seconds  # checkpoints take at most 2 % of the time
+        return setup.world.any(setup.world.is_primary and due, setup.device)  # the clock of one process decides for all
 
     def save(self, *, required: bool = True) -> None:
         """Write a checkpoint; every process must call this. If it is not ``required``, a full disk is no error."""
@@ -49,7 +49,7 @@ class TrainState:
         check_weights(setup, self.done)
         # Losses and terms are means over a batch.
         epoch = {"losses": world.mean(step.losses), "terms": world.mean(step.terms), "correct": world.sum(step.correct)}
-        if not world.first:
+        if not world.is_primary:
             return
         state = {
             "done": self.done,
@@ -87,7 +87,7 @@ class TrainState:
             if (precision := found.state["precision"]) != setup.precision:
                 begun = f"begun in {precision}, but this device continues in {setup.precision}"
                 say(f"warning: the run was {begun}; its result will not be exactly the same", shown=setup.shown)
-        if setup.world.first:
+        if setup.world.is_primary:
             setup.run.keep_metrics(self.done // setup.feed.steps)
 
     @torch.no_grad()
@@ -97,7 +97,7 @@ class TrainState:
         setup.net.load_state_dict(net)
         for name, tensor in state_tensors(setup.optimizer).items():
             tensor.copy_(state[f"optimizer.{name}"])
-        if setup.world.first:  # the sums over all processes; the others begin at zero
+        if setup.world.is_primary:  # the sums over all processes; the others begin at zero
             step.losses.copy_(state["epoch.losses"] * setup.world.size)
             step.terms.copy_(state["epoch.terms"] * setup.world.size)
             step.correct.copy_(state["epoch.correct"])
@@ -106,27 +106,27 @@ class TrainState:
 
 
 def finished_result(launch: Launch) -> Result | None:
-    """The result of a run that is to be resumed, but is finished already; raise if its settings or data differ."""
+    """The result if ``resume`` was given and the run is already finished; raise if its settings or data differ."""
     run, config = launch.run, launch.config
     if not config.resume or not run.finished:
         return None
     before = run.settings()
     model = config.model or before.train.model if launch.model is None else CUSTOM
     found = differences(before.train, dataclasses.replace(config, model=model))
-    place = before.train.data
+    old_path = before.train.data
     # Data in another place may have the same name but different content.
-    if not found and launch.place != place and open_together(launch).fingerprint != before.data.fingerprint:
-        found = [f"`data`: {place!r} before, {launch.place!r} now, with other content or splits"]
+    if not found and launch.data_path != old_path and open_together(launch).fingerprint != before.data.fingerprint:
+        found = [f"`data`: {old_path!r} before, {launch.data_path!r} now, with other content or splits"]
     if found:
         raise ConfigError(f"{run.path} is finished, with other settings: {'; '.join(found)}", field="resume")
-    if launch.world.first:
+    if launch.world.is_primary:
         run.drop_state()  # a process that was killed may have left it
     say(f"{run.path} is finished; nothing to do", shown=launch.shown)
     return run.result()
 
 
 def how_to_resume(setup: Setup, done: int) -> str:
-    """How far a stopped run got, and the command that resumes it."""
+    """A message with how far a stopped run got and the command that resumes it."""
     epochs, steps = divmod(done, setup.feed.steps)
     more = f" and {steps} of {counted(setup.feed.steps, 'step')}" if steps else ""
     how = "the same call, with resume=True"

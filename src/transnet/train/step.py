@@ -21,27 +21,6 @@ from transnet.train.objective import BatchOutputs, Objective
 from transnet.train.optim import preserved, set_learning_rate, state_tensors
 
 
-def compiler_options() -> dict[str, object]:
-    """Options for `torch.compile` that make the step faster on a GPU than the defaults do."""
-    from transnet.train.inductor import RewriteGraph  # imports the compiler, which takes seconds
-
-    return {
-        "max_autotune_pointwise": True,  # try more tilings of the batch-norm kernels
-        "combo_kernels": True,  # run the many small kernels together, such as the casts of the weights
-        "triton.enable_pdl": True,  # set up a kernel while the one before it ends
-        "joint_custom_post_pass": RewriteGraph(),
-    }
-
-
-def clone_function(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A bound method with its own copy of the code: the compiler gives up after eight versions of it, one per run."""
-    bound = cast(MethodType, method)
-    old = bound.__func__
-    new = FunctionType(old.__code__.replace(), old.__globals__, old.__name__, old.__defaults__, old.__closure__)
-    new.__kwdefaults__ = old.__kwdefaults__
-    return MethodType(new, bound.__self__)
-
-
 class Step:
     """Train on one batch of a `Feed` per call."""
 
@@ -57,18 +36,18 @@ class Step:
         self.module = nn.parallel.DistributedDataParallel(module) if distributed else module
         self.rates = rates.to(device)
         self.done = torch.zeros(1, dtype=torch.int64, device=device)  # steps of the whole run
-        # Of the epoch. Reading these waits for the device, so read them at its end.
+        # The rest belongs to the epoch. Reading it waits for the device, so read it at the epoch's end.
         self.losses = torch.zeros(feed.steps, m, device=device)  # cross-entropy per head in each step
         self.correct = torch.zeros(m, device=device)  # correct predictions per head so far
         self.terms = torch.zeros(feed.steps, len(objective.terms), device=device)  # weighted; filled only if several
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}  # the captured step for each size of a batch
-        self._compiled: Callable[[int, int, float], Tensor] = self._loss
+        self._full_batch_loss: Callable[[int, int, float], Tensor] = self._loss
         if compile:
-            cloned = clone_function(self._loss)
-            self._compiled = torch.compile(cloned, dynamic=False, options=compiler_options())  # type: ignore[arg-type]
+            cloned = clone_method(self._loss)
+            self._full_batch_loss = torch.compile(cloned, dynamic=False, options=compiler_options())  # type: ignore[arg-type]
 
     def prepare(self) -> None:
-        """Compile and capture before the first step, so that no epoch's time includes it."""
+        """Compile and capture the CUDA graphs, if any, so that no epoch's time includes it."""
         if self.capture:
             for step in (0, self.feed.steps - 1):
                 if (size := self.feed.size(step)) not in self.graphs:
@@ -83,12 +62,12 @@ class Step:
                 tensor.zero_()
 
     def __call__(self, step: int, seed: int) -> None:
-        """Do the epoch's step of that number, which the counters on the device must have reached."""
+        """Do a step of the epoch. Steps must be done in order, because the device counts them itself."""
         size = self.feed.size(step)
-        # For dropout. It is set in every step, so that no generator's state has to be saved.
+        # Dropout uses this seed. Setting it in every step means that no generator's state has to be saved.
         torch.default_generator.manual_seed(seed)
         if self.losses.device.type == "cuda":
-            # Not `torch.manual_seed`, which records a stack trace of every call for the kinds of device not present.
+            # `torch.manual_seed` is slower: it records a stack trace for every kind of device that is not present.
             torch.cuda.manual_seed(seed)
         if self.capture:
             self.graphs[size].replay()
@@ -96,11 +75,11 @@ class Step:
             self._run(step, size)
 
     def _loss(self, size: int, offset: int, weight: float) -> Tensor:
-        """The step up to its loss, with the sums for the logs, so that all of it compiles together."""
+        """Do a step up to its loss, record its metrics, and advance ``feed.step``: all that compiles together."""
         x, y = self.feed.fetch(size, offset)
         target = y
         if self.feed.mixes:
-            x, target = mix(x, y, self.feed.mix[self.feed.index][0], self.classes)
+            x, target = mix(x, y, self.feed.mix[self.feed.step][0], self.classes)
         with self.autocast():
             logits = self.module(x)
         logits = logits.float()
@@ -109,30 +88,30 @@ class Step:
             outputs = BatchOutputs(self.net, logits.diagonal(dim1=1, dim2=2).mT, logits)
         terms = self.objective(outputs, target)
         with torch.no_grad():
-            index = self.feed.index
-            self.losses.index_copy_(0, index, (weight * _cross_entropy(outputs.logits, target))[None])
+            step = self.feed.step
+            self.losses.index_copy_(0, step, (weight * _cross_entropy(outputs.logits, target))[None])
             if len(terms) > 1:
-                self.terms.index_copy_(0, index, (weight * terms)[None])
+                self.terms.index_copy_(0, step, (weight * terms)[None])
             if weight:
                 self.correct += (outputs.logits.argmax(-1) == y[:, None]).float().sum(0)
-            index += 1
+            step += 1  # in place
         loss = terms.sum()
         return loss * weight if weight != 1 else loss
 
     def _run(self, step: int, size: int) -> None:
         full = size == self.feed.size(0)
         with nullcontext() if full else no_cudnn_benchmark():
-            loss = (self._compiled if full else self._loss)(size, self.feed.offset(step), self.feed.weight(step))
+            loss = (self._full_batch_loss if full else self._loss)(size, self.feed.offset(step), self.feed.weight(step))
             loss.backward()
-        # Not compiled with the rest: the length of the table would be part of the code, which other numbers of epochs
-        # would recompile.
+        # This is not compiled with the loss, because the length of `rates` would be compiled in, and every other number
+        # of epochs would recompile it.
         set_learning_rate(self.optimizer, self.rates[self.done][0])
         self.done += 1
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def _captured(self, step: int, size: int) -> torch.cuda.CUDAGraph:
-        counters = [self.losses, self.correct, self.terms, self.feed.index, self.done]
+        counters = [self.losses, self.correct, self.terms, self.feed.step, self.done]
         state = [*self.net.state_dict().values(), *state_tensors(self.optimizer).values()]
         with preserved([*state, *counters]):
             side = torch.cuda.Stream()
@@ -140,7 +119,7 @@ class Step:
             with torch.cuda.stream(side):
                 for _ in range(3):
                     self._run(step, size)
-                    self.feed.index -= 1
+                    self.feed.step -= 1
                     self.done -= 1  # or the last steps of a run would read beyond its learning rates
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
@@ -150,8 +129,32 @@ class Step:
         return graph
 
 
+def compiler_options() -> dict[str, object]:
+    """Options for `torch.compile` that make the step faster on a GPU than the defaults do."""
+    from transnet.train.inductor import RewriteGraph  # imports the compiler, which takes seconds
+
+    return {
+        "max_autotune_pointwise": True,  # try more tilings of the batch-norm kernels
+        "combo_kernels": True,  # run the many small kernels together, such as the casts of the weights
+        "triton.enable_pdl": True,  # set up a kernel while the one before it ends
+        "joint_custom_post_pass": RewriteGraph(),
+    }
+
+
+def clone_method(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A bound method with its own copy of the code.
+
+    Each run compiles its own version, and the compiler gives up after eight versions of the same code.
+    """
+    bound = cast(MethodType, method)
+    old = bound.__func__
+    new = FunctionType(old.__code__.replace(), old.__globals__, old.__name__, old.__defaults__, old.__closure__)
+    new.__kwdefaults__ = old.__kwdefaults__
+    return MethodType(new, bound.__self__)
+
+
 class _Across(nn.Module):
-    """The logits of every head on every copy, as a module, so that DDP can wrap it."""
+    """Returns the logits of every head on every copy. It is a module, so that DDP can wrap it."""
 
     def __init__(self, net: TransNet) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from transnet.runs.config import TrainConfig
 from transnet.runs.provenance import command, versions
 from transnet.runs.records import Cost, EpochEntry, Result, Scores
 from transnet.train.device import autocast_for, determinism, device_name, no_cudnn_benchmark
-from transnet.train.evaluate import count, scores, scores_with_classes
+from transnet.train.evaluate import score_totals, scores, scores_with_classes
 from transnet.train.failures import check_losses, check_test_loss, check_weights, out_of_memory_advice, warn_if_diverged
 from transnet.train.feed import eval_batches
 from transnet.train.interrupt import Interrupt, Stopped
@@ -73,7 +73,7 @@ class Trainer:
             distributed=distributed,
         )  # fmt: skip
         self.state = TrainState(setup, self.step)
-        self._plans: dict[int, Plan] = {}  # the last one that was drawn, by its epoch
+        self._plans: dict[int, Plan] = {}  # by epoch; only the plan that was drawn last is kept
         self._splits = ("test",) if setup.data.val is None else ("test", "val")
 
     def train(self) -> Result:
@@ -86,7 +86,7 @@ class Trainer:
             self.step.prepare()
         self._train_epochs()
         result = self._evaluate_or_stop()
-        if setup.world.first:
+        if setup.world.is_primary:
             weights = {name: tensor.cpu() for name, tensor in setup.net.state_dict().items()}
             result = setup.run.finish(weights, result)
         setup.world.barrier()
@@ -95,27 +95,27 @@ class Trainer:
     def _train_epochs(self) -> None:
         setup, state, steps = self.setup, self.state, self.setup.feed.steps
         epochs, world = setup.config.epochs, setup.world
-        curves = Curves(setup.run.path, setup.config.tensorboard and world.first, epochs=state.done // steps)
+        curves = Curves(setup.run.path, setup.config.tensorboard and world.is_primary, epochs=state.done // steps)
         progress = RunProgress(epochs, steps, done=state.done / steps, shown=setup.shown)
         with Interrupt() as interrupt, progress.bar, closing(curves):
             for epoch in range(state.done // steps, epochs):
-                start, first = time.perf_counter(), state.done - epoch * steps
-                reached = self.train_epoch(epoch, first, progress, interrupt)
-                state.done = epoch * steps + reached
-                check_losses(setup, self.step.losses[:reached], epoch)
+                start, first_step = time.perf_counter(), state.done - epoch * steps
+                done = self.train_epoch(epoch, first_step, progress, interrupt)
+                state.done = epoch * steps + done
+                check_losses(setup, self.step.losses[:done], epoch)
                 seconds = time.perf_counter() - start
                 setup.stopwatch.parts["train"] += seconds
-                if reached < steps:
+                if done < steps:
                     self._stop()
-                world.broadcast(setup.net.buffers())  # each process has its own batch norm: the first one's is saved
-                entry = self._entry(epoch, seconds, fraction=(steps - first) / steps)
+                world.broadcast(setup.net.buffers())  # batch norm differs between processes; the first one's is saved
+                entry = self._entry(epoch, seconds, fraction=(steps - first_step) / steps)
                 progress.epoch(entry)
                 curves.add(entry)
-                if world.first:
+                if world.is_primary:
                     setup.run.add_metrics(entry)
                 stop = world.any(interrupt.requested, setup.device)
                 last = epoch + 1 == epochs  # evaluation may take long, and writing the model may fail
-                if not stop and (last or state.is_due(epoch)):
+                if not stop and (last or state.checkpoint_is_due(epoch)):
                     state.save(required=not last)
                 if stop:
                     self._stop()
@@ -124,20 +124,20 @@ class Trainer:
                 self._stop()
 
     def train_epoch(
-        self, epoch: int, first: int = 0, progress: RunProgress | None = None, interrupt: Interrupt | None = None
+        self, epoch: int, first_step: int = 0, progress: RunProgress | None = None, interrupt: Interrupt | None = None
     ) -> int:
-        """Train one epoch from its step ``first``, and return how many of its steps are done: all unless stopped."""
+        """Train one epoch from ``first_step`` on, and return how many of its steps are done: all unless stopped."""
         setup, feed, world = self.setup, self.setup.feed, self.setup.world
         epoch_plan = self.plan_of(epoch)
-        self.step.start(epoch_plan, first, epoch * feed.steps + first)
-        with closing(feed.steps_from(first, setup.data.train, epoch_plan, workers=setup.config.workers)) as steps:
+        self.step.start(epoch_plan, first_step, epoch * feed.steps + first_step)
+        with closing(feed.steps_from(first_step, setup.data.train, epoch_plan, workers=setup.config.workers)) as steps:
             for k in steps:
                 self.step(k, seed_for(setup.config.seed, "step", epoch * feed.steps + k, world.rank))
                 if progress is not None:
                     progress.step(epoch, k + 1)
                 if (k + 1) % 200 == 0:  # not more often, because it waits for the device
                     check_losses(setup, self.step.losses[: k + 1], epoch)
-                # Exchanging this between processes waits for the device, so they do not do it in every step.
+                # With several processes, `World.any` waits for the device, so they do not call it in every step.
                 check = interrupt is not None and (world.size == 1 or (k + 1) % 50 == 0)
                 if interrupt and check and world.any(interrupt.requested, setup.device):
                     return k + 1
@@ -160,14 +160,14 @@ class Trainer:
         raise Stopped(how_to_resume(self.setup, self.state.done))
 
     def _entry(self, epoch: int, seconds: float, *, fraction: float) -> EpochEntry:
-        """The line of ``metrics.jsonl`` for an epoch, of which this process trained a fraction."""
+        """The line of ``metrics.jsonl`` for an epoch, a ``fraction`` of which was trained since the run was resumed."""
         setup, step, world = self.setup, self.step, self.setup.world
         terms = setup.feed.mean(world.mean(step.terms)) if len(setup.objective.names) > 1 else torch.zeros(0)
         accuracy = world.sum(step.correct) / len(setup.data.train)
         every, found = setup.config.evaluate_every, dict[str, Scores]()
         if (every and (epoch + 1) % every == 0) or epoch + 1 == setup.config.epochs:
             with setup.stopwatch.measure("evaluate"), self.step.autocast():
-                sums = {split: self._count(split)[0] for split in self._splits}
+                sums = {split: self._score_totals(split)[0] for split in self._splits}
             found = {split: scores(rows, setup.net.transforms) for split, rows in sums.items()}
         return EpochEntry(
             epoch=epoch + 1, step=self.state.done, lr=setup.rates[self.state.done - 1].item(),
@@ -177,40 +177,40 @@ class Trainer:
             val=found.get("val"), test=found.get("test"),
         )  # fmt: skip
 
-    def _count(self, split: str, *, flip: bool = False, net: TransNet | None = None) -> Tensor:
-        """The result of `count` for a split, over all processes."""
+    def _score_totals(self, split: str, *, flip: bool = False, net: TransNet | None = None) -> Tensor:
+        """The `score_totals` of a split, over all processes."""
         setup, data = self.setup, self.setup.data
         batches = eval_batches(
             getattr(data, split), setup.images.get(split), setup.feed.view, setup.world, setup.config.workers
         )
         with no_cudnn_benchmark():
-            return setup.world.sum(count(net or setup.net, batches, len(data.classes), flip=flip))
+            return setup.world.sum(score_totals(net or setup.net, batches, len(data.classes), flip=flip))
 
     def _evaluate_or_stop(self) -> Result:
-        """Evaluate; if the user stops it, keep the run as it is after its last epoch."""
+        """Evaluate. If the user stops it, save the run as it was after its last epoch."""
         try:
             with Interrupt(immediate=True):
                 return self._evaluate()
         except KeyboardInterrupt:
-            with Interrupt():  # or a second signal would end the saving
+            with Interrupt():  # a second signal must not interrupt the saving
                 if self.setup.world.size == 1 and not checkpoint.is_saved(self.setup.run.state, self.state.done):
                     self.state.save()
             raise Stopped(how_to_resume(self.setup, self.state.done)) from None
 
     def _evaluate(self) -> Result:
-        """Measure the network without autocast. (torch still rounds a GPU's convolutions to TF32.)"""
+        """Evaluate the network without autocast. (torch still rounds a GPU's convolutions to TF32.)"""
         setup, net, data, names = self.setup, self.setup.net, self.setup.data, self.setup.net.transforms
         flip = setup.settings.data.flip
         warn_if_diverged(setup, self.step.losses)
         say("evaluating on the test and training set", shown=setup.shown)
         train = ratio = None
         with setup.stopwatch.measure("evaluate"):
-            sums = {split: self._count(split, flip=flip) for split in self._splits}
+            sums = {split: self._score_totals(split, flip=flip) for split in self._splits}
             if "r0" in names:
-                train = scores(self._count("train", net=net.keep("r0"))[0], ("r0",)).pruned
+                train = scores(self._score_totals("train", net=net.keep("r0"))[0], ("r0",)).pruned
         n_train = torch.bincount(data.train.labels, minlength=len(data.classes)).tolist()
-        plain = {split: scores_with_classes(found[0], names, data.classes, n_train) for split, found in sums.items()}
-        flipped = {split: scores(found[1], names, passes=2) for split, found in sums.items() if flip}
+        plain = {split: scores_with_classes(views[0], names, data.classes, n_train) for split, views in sums.items()}
+        flipped = {split: scores(views[1], names, passes=2) for split, views in sums.items() if flip}
         test = plain["test"]
         check_test_loss(setup, test.full.loss)
         if test.pruned and test.pruned.loss is not None and train and train.loss:

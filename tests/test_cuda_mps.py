@@ -96,20 +96,20 @@ def test_unknown_memory_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 class OnGpus(LocalProcesses):
-    """Two made-up GPUs; nothing is trained, so that only the choice of places is left."""
+    """Two made-up GPUs; nothing is trained, so that only the choice of slots is left."""
 
     def __init__(self, out: Path, jobs: int | None = None) -> None:
         super().__init__(out, jobs=jobs)
         self.started: list[tuple[str, str]] = []
 
     def start(self, run: PlannedRun) -> bool:
-        place = self._free_place(run)
-        if place is None:
+        slot = self._free_slot(run)
+        if slot is None:
             return False
-        self.started.append((run.kind, self.gpus[place]))
+        self.started.append((run.kind, self.gpus[slot]))
         metrics = Run(run.config.out).metrics_file
         metrics.parent.mkdir(parents=True, exist_ok=True)
-        self.running[run.name] = local.Running(run, None, place, time.time())  # type: ignore[arg-type]
+        self.running[run.name] = local.Running(run, None, slot, time.time())  # type: ignore[arg-type]
         return True
 
     def train_an_epoch(self) -> None:
@@ -126,46 +126,46 @@ def two_gpus(control: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[
     memory: dict[str, tuple[float, float] | None] = {"0": (30, 70), "1": (30, 70)}
     monkeypatch.setattr(local, "gpus_for", lambda device: ["0", "1"])
     monkeypatch.setattr(local, "used_and_free", memory.get)
-    monkeypatch.setattr(local, "ASK_EVERY", 0.0)
+    monkeypatch.setattr(local, "CHECK_MEMORY_EVERY", 0.0)
     return memory
 
 
 def test_every_gpu_gets_one_run_first_and_a_second_if_memory_suffices(
     two_gpus: dict[str, tuple[float, float] | None], tmp_path: Path
 ) -> None:
-    place, runs = OnGpus(tmp_path), plan_runs(small_study(), tmp_path)
+    gpus, runs = OnGpus(tmp_path), plan_runs(small_study(), tmp_path)
     assert [run.kind for run in runs] == ["t4", "t3", "t2", "base"]
-    assert place.places == 4
-    assert place.start(runs[0])
-    assert place.start(runs[1])
-    assert [gpu for _, gpu in place.started] == ["0", "1"]
-    assert not place.start(runs[2]), "the first two have not shown yet what they need"
-    place.train_an_epoch()
+    assert gpus.slots == 4
+    assert gpus.start(runs[0])
+    assert gpus.start(runs[1])
+    assert [gpu for _, gpu in gpus.started] == ["0", "1"]
+    assert not gpus.start(runs[2]), "the first two have not shown yet what they need"
+    gpus.train_an_epoch()
     two_gpus["0"] = None
     two_gpus["1"] = (30, 24)  # three heads take 30, so two are expected to take 20, and a quarter is to spare
-    assert not place.start(runs[2])
+    assert not gpus.start(runs[2])
     two_gpus["1"] = (30, 25)
-    assert place.start(runs[2])
-    assert place.started[-1] == ("t2", "1")
-    place.running.clear()
-    place.close()
+    assert gpus.start(runs[2])
+    assert gpus.started[-1] == ("t2", "1")
+    gpus.running.clear()
+    gpus.close()
 
 
-def test_given_jobs_are_started_without_asking_for_memory(
+def test_given_jobs_are_started_without_checking_memory(
     two_gpus: dict[str, tuple[float, float] | None], tmp_path: Path
 ) -> None:
     two_gpus |= {"0": None, "1": None}
-    place = OnGpus(tmp_path, jobs=2)
-    assert all(place.start(run) for run in plan_runs(small_study(), tmp_path))
-    assert [gpu for _, gpu in place.started] == ["0", "1", "0", "1"]
-    place.running.clear()
-    place.close()
+    gpus = OnGpus(tmp_path, jobs=2)
+    assert all(gpus.start(run) for run in plan_runs(small_study(), tmp_path))
+    assert [gpu for _, gpu in gpus.started] == ["0", "1", "0", "1"]
+    gpus.running.clear()
+    gpus.close()
 
 
 def test_one_at_once_needs_no_service(two_gpus: object, control: Path, tmp_path: Path) -> None:
-    place = OnGpus(tmp_path, jobs=1)
-    assert place.places == 2
-    place.close()
+    gpus = OnGpus(tmp_path, jobs=1)
+    assert gpus.slots == 2
+    gpus.close()
     assert not control.exists()
 
 
@@ -211,14 +211,14 @@ def test_results_record_how_many_runs_shared_the_device(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_two_runs_share_it_and_the_service_ends(tmp_path: Path) -> None:
-    runs, place = plan_runs(small_study(device="auto", model="resnet8-small"), tmp_path), LocalProcesses(tmp_path)
-    service = place.service
+    runs, gpus = plan_runs(small_study(device="auto", model="resnet8-small"), tmp_path), LocalProcesses(tmp_path)
+    service = gpus.service
     if service is None:
         pytest.skip(f"{cuda_mps.CONTROL} is not here, or does not start")
     memory = cuda_mps.used_and_free("0")
     assert memory is not None
     assert memory[1] > 0
-    outcome = execute(runs, place, quiet=True)
+    outcome = execute(runs, gpus, quiet=True)
     assert not outcome.failed
     assert not Path(service.environment["CUDA_MPS_PIPE_DIRECTORY"]).exists()
     assert {Run(run.path).result().at_once for run in runs} == {2}

@@ -67,7 +67,7 @@ def test_every_head_and_the_full_model_equal_direct_computation(bn: str) -> None
     net.eval()
     x, _ = split()
     with torch.no_grad():
-        logits = torch.stack([net._g(i)(net.backbone(d4.apply(t, x))) for i, t in enumerate(net.transforms)], 1)
+        logits = torch.stack([net._head(i)(net.backbone(d4.apply(t, x))) for i, t in enumerate(net.transforms)], 1)
     *heads, full = direct(net, logits)
     for entry, name, (accuracy, loss) in zip(got.heads, net.transforms, heads, strict=True):
         assert entry.name == name
@@ -85,7 +85,7 @@ def test_flip_averages_outputs_on_x_and_on_the_flipped_image_transformed() -> No
     net.eval()
     x, _ = split()
     with torch.no_grad():
-        h = [lambda z, i=i: net._g(i)(net.backbone(z)) for i in range(3)]
+        h = [lambda z, i=i: net._head(i)(net.backbone(z)) for i in range(3)]
         views = [(h[i](d4.apply(t, x)) + h[i](d4.apply(t, x.flip(-1)))) / 2 for i, t in enumerate(net.transforms)]
         wrong = (h[1](d4.apply("r1", x)) + h[1](d4.apply("r1", x).flip(-1))) / 2
     expected = direct(net, torch.stack(views, 1))

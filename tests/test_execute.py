@@ -235,7 +235,7 @@ def test_a_run_that_is_stopped_as_its_process_begins_ends_quietly(
 
 _SIGINT_FIRST = """
 import multiprocessing, signal
-from transnet.study.local import start_server
+from transnet.study.local import start_forkserver
 
 def run():
     signal.raise_signal(signal.SIGINT)
@@ -243,7 +243,7 @@ def run():
     print("SIGINT was lost", flush=True)
 
 if __name__ == "__main__":
-    start_server()
+    start_forkserver()
     process = multiprocessing.get_context("forkserver").Process(target=run)
     process.start()
     process.join()

@@ -15,8 +15,8 @@ class Options:
     """Train the runs behind a table or figure of the paper, and write the report: DIR/report.html.
 
     pruned: Table 2. full: Table 3. ablation: Table 4. ensembles: Fig. 3. generalization: Fig. 4. invariance: Figs. 5
-    and 6. distilled: beyond the paper, what the pruned head gains from self-distillation (--distillation). Runs are
-    shared between them. Calling the command again continues where it stopped; more seeds train only the new ones.
+    and 6. distilled: beyond the paper, what the pruned head gains from self-distillation. Runs are shared between
+    them. Calling the command again continues where it stopped; more seeds train only the new ones.
 
     Example: transnet reproduce pruned --data cifar100 --seeds 3 --out reproduced
     """
@@ -26,7 +26,7 @@ class Options:
     data: str = "cifar100"
     """A data set's name, a folder or an .npz file, as for `transnet train`."""
     seeds: int = 3
-    """Runs of each kind, with seeds 0…N−1. Ensembles need four of base and T2."""
+    """Runs of each kind, with seeds 0…N−1. ensembles and all train at least four of base and T2."""
     epochs: int | None = None
     """Epochs of base; the baselines at equal training compute train 2, 3 and 4 times as long. None: the recipe's."""
     recipe: Literal["fast", "paper"] = "fast"

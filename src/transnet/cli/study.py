@@ -67,12 +67,12 @@ def carry_out(
 ) -> int:  # fmt: skip
     """Carry out studies in their folders one after the other, write their reports, and return the exit status."""
     from transnet.study.estimate import Estimate
-    from transnet.study.execute import prepare, run_study
+    from transnet.study.execute import plan_and_check, run_study
     from transnet.study.plan import plan_runs
 
     if len(studies) > 1:  # so that a mistake in the last one is found before the first one trains
         for study, out in studies:
-            prepare(study, out, on)
+            plan_and_check(study, out, on)
     status = 0
     for i, (study, out) in enumerate(studies):
         outcome = run_study(study, out, on=on, jobs=jobs, budget=budget)
@@ -80,7 +80,7 @@ def carry_out(
             say(f"transnet: {name} failed: {error}")
             status = 1
         if outcome.stopped:
-            runs = [run for one, own in studies[i:] for run in plan_runs(one, own)]
+            runs = [run for one, folder in studies[i:] for run in plan_runs(one, folder)]
             seconds = Estimate(runs).left(runs, outcome.at_once)
             left = "an unknown time" if seconds is None else f"about {duration(seconds)}"
             why = "the time is used up" if outcome.out_of_time else "stopped"
@@ -109,15 +109,15 @@ def _report(study: "Study", out: str) -> None:
 
 def _list_runs(study: "Study", out: str, on: Literal["here", "ray"]) -> None:
     from transnet.study.estimate import Estimate, training_passes
-    from transnet.study.execute import prepare
+    from transnet.study.execute import plan_and_check
 
-    runs = prepare(study, out, on)
+    runs = plan_and_check(study, out, on)
     estimate, passes = Estimate(runs), training_passes(runs)
     rows = [
         (
             run.name,
             f"{run.epochs_done} of {run.config.epochs}" if run.epochs_done else str(run.config.epochs),
-            f"{run.size} per image" if count is None else f"{count:,}",
+            f"{run.passes_per_image} per image" if count is None else f"{count:,}",
             "done" if run.done else _minutes(estimate.seconds(run)),
         )
         for run, count in zip(runs, passes, strict=True)

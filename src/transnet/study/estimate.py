@@ -1,4 +1,4 @@
-"""How long runs take, from the speed of the runs that a folder already has, and how to stay within a time budget."""
+"""Estimate how long runs take from the runs that a folder already has, and keep a study within a time budget."""
 
 import os
 import re
@@ -19,16 +19,17 @@ from transnet.study.plan import PlannedRun
 
 class _Speed(NamedTuple):
     run: PlannedRun
-    per_second: float  # training passes per image
-    device: str = ""  # of a finished run, without the number of threads
+    per_second: float  # training passes per image, in a second
+    device: str = ""  # without the number of threads; empty if the run is not finished
     start_up: float = 0.0  # seconds until it trained
 
 
 class Estimate:
-    """Seconds that planned runs take.
+    """Estimate the seconds that planned runs take.
 
-    The speed is that of finished runs on this device: of the same variant, or else of the same network on as many
-    images. Without any, runs on other devices and unfinished ones count. ``device`` is this machine's by default.
+    The speed is the mean of finished runs on this ``device`` (by default this machine's): those of the same variant, or
+    else those with the same network and as many images. If there are none, runs on other devices and unfinished runs
+    are used.
     """
 
     def __init__(self, runs: Sequence[PlannedRun], device: str | None = None) -> None:
@@ -45,7 +46,8 @@ class Estimate:
             folder = Run(run.path)
             if folder.finished:
                 result = folder.result()
-                speed, start_up = run.size / max(result.seconds, 1e-9), result.prepare_seconds + result.compile_seconds
+                start_up = result.prepare_seconds + result.compile_seconds
+                speed = run.passes_per_image / max(result.seconds, 1e-9)
                 self._speeds.append(_Speed(run, speed, result.device.partition(",")[0], start_up))
             elif seconds := [entry.seconds for entry in folder.metrics()]:
                 self._speeds.append(_Speed(run, run.heads / max(statistics.fmean(seconds), 1e-9)))
@@ -56,22 +58,22 @@ class Estimate:
         """Seconds until the run is finished, if it trains alone or beside as many runs as before; None if unknown."""
         if run.done:
             return 0.0
-        alike = [one for one in self._speeds if _task(one.run) == _task(run)]
-        here = [one for one in alike if one.device == self._device]
-        same = [one for one in here if one.run.kind == run.kind]
-        speeds = [one.per_second for one in same or here or alike]
+        same_task = [one for one in self._speeds if _task(one.run) == _task(run)]
+        same_device = [one for one in same_task if one.device == self._device]
+        same_variant = [one for one in same_device if one.run.kind == run.kind]
+        speeds = [one.per_second for one in same_variant or same_device or same_task]
         left = run.heads * (run.config.epochs - run.epochs_done)
         return left / statistics.fmean(speeds) if speeds else None
 
     def left(self, runs: Iterable[PlannedRun], at_once: int) -> float | None:
-        """Seconds until all of these are finished; None if that is unknown of any."""
+        """Seconds until all of these runs are finished; None if that is unknown for any of them."""
         seconds = [self.seconds(run) for run in runs]
         known = [each for each in seconds if each is not None]
         return max(sum(known) / at_once, *known, 0.0) if len(known) == len(seconds) else None
 
 
 def _task(run: PlannedRun) -> tuple[object, ...]:
-    """What decides how long a pass takes, and how many images there are."""
+    """The settings that determine how long a pass takes and how many images there are."""
     config = run.config
     return config.data, config.model, config.image_size, config.train_fraction, config.val_fraction
 
@@ -82,7 +84,7 @@ def training_passes(runs: Sequence[PlannedRun]) -> list[int | None]:
     for run in runs:
         if images.get(_task(run)) is None:
             images[_task(run)] = _count_images(run)
-    return [None if (n := images[_task(run)]) is None else n * run.size for run in runs]
+    return [None if (n := images[_task(run)]) is None else n * run.passes_per_image for run in runs]
 
 
 def _count_images(run: PlannedRun) -> int | None:
@@ -118,12 +120,12 @@ class Budget:
             raise ConfigError(problem, field="budget")
 
     def in_order(self, waiting: Sequence[PlannedRun], estimate: Estimate) -> list[PlannedRun]:
-        """First the runs that have begun or will fit, then those that can only be begun and continued another time."""
+        """Put runs that have begun or will fit before those that can only be begun now and continued another time."""
         return sorted(waiting, key=lambda run: not run.epochs_done and (estimate.seconds(run) or 0.0) > self.left)
 
 
 def read_duration(text: str) -> float:
-    """Seconds of a duration such as 25m, 90s or 1h30m."""
+    """Convert a duration such as 25m, 90s or 1h30m to seconds."""
     found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
     if not text.strip() or not found:
         raise ConfigError(f"{text!r} was given; a time such as 25m, 90s or 1h30m is needed", field="budget")

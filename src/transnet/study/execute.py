@@ -19,7 +19,7 @@ from transnet.errors import ConfigError
 from transnet.runs.folder import Run
 from transnet.study.estimate import Budget, Estimate, is_local
 from transnet.study.file import Study
-from transnet.study.local import LocalProcesses, start_server
+from transnet.study.local import LocalProcesses, start_forkserver
 from transnet.study.plan import PlannedRun, plan_runs, unplanned, write_notes
 from transnet.study.progress import StudyProgress
 from transnet.study.ray import RayCluster
@@ -30,9 +30,9 @@ from transnet.train.interrupt import Interrupt
 from transnet.train.setup import check_out_not_in_data
 
 _POLL_EVERY = 0.1  # seconds
-_REFRESH_EVERY = 5.0  # seconds between looks at how long the runs take, and at those that another process trains
+_REFRESH_EVERY = 5.0  # seconds until the estimate is updated, and runs that another process trains are tried again
 
-Where = Literal["here", "ray"]  # processes of this machine, or a Ray cluster
+Where = Literal["here", "ray"]  # in processes of this machine, or on a Ray cluster
 
 
 @dataclass
@@ -41,8 +41,8 @@ class Outcome:
 
     at_once: int  # runs at a time
     failed: dict[str, str] = field(default_factory=dict)  # the error of every run that failed
-    stopped: bool = False  # before everything was done
-    out_of_time: bool = False  # stopped because the budget was used up
+    stopped: bool = False  # whether it ended before all runs were done
+    out_of_time: bool = False  # whether that was because the budget was used up
 
 
 def run_study(
@@ -51,8 +51,8 @@ def run_study(
 ) -> Outcome:  # fmt: skip
     """Check a study and its folder ``out``, then carry it out, with ``jobs`` runs at once on each GPU or on the CPU."""
     if on == "here":
-        start_server()  # before data is opened, which may need processes of its own
-    runs = prepare(study, out, on)
+        start_forkserver()  # before data is opened, which may start other processes
+    runs = plan_and_check(study, out, on)
     try:
         write_notes(study, runs, out, failed=())
     except OSError as error:
@@ -68,7 +68,7 @@ def run_study(
     return outcome
 
 
-def prepare(study: Study, out: str | Path, on: Where) -> list[PlannedRun]:
+def plan_and_check(study: Study, out: str | Path, on: Where) -> list[PlannedRun]:
     """Plan a study's runs and check everything that would make all of them fail, before anything is written."""
     folder, ours = Path(out), ("runs", "logs", "study.json")
     if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in ours):
@@ -78,10 +78,10 @@ def prepare(study: Study, out: str | Path, on: Where) -> list[PlannedRun]:
     if on == "here":  # a cluster's nodes may have data and devices that this machine does not have
         # Finished runs must have the same data as those that are left. If none is left, the data may be gone.
         finished = [run for run in runs if Run(run.path).finished]
-        here, complete = is_local(study.data), len(finished) == len(runs)
-        if not (complete or here or study.data in DATASETS):
-            open_data(study.data)  # raises what every run would raise
-        if finished and (here or not complete):
+        local, complete = is_local(study.data), len(finished) == len(runs)
+        if not (complete or local or study.data in DATASETS):
+            open_data(study.data)  # raises the error that every run would raise
+        if finished and (local or not complete):
             own_data(finished[0].path, at=study.data)
         find_device(study.device, World())
         for model in {run.config.model for run in runs} - {None}:
@@ -94,45 +94,45 @@ def execute(
     quiet: bool = False,
 ) -> Outcome:  # fmt: skip
     """Carry out all runs that are not done yet, and close the executor."""
-    outcome, estimate = Outcome(executor.places), Estimate(runs)
-    progress = StudyProgress(estimate, executor.places, shown=not quiet)
+    outcome, estimate = Outcome(executor.slots), Estimate(runs)
+    progress = StudyProgress(estimate, executor.slots, shown=not quiet)
     waiting = [run for run in runs if run.name not in progress.done]
     if budget and waiting:
         budget.check(estimate)
     refresh_at, busy = 0.0, list[PlannedRun]()
     with progress, Interrupt() as interrupt, closing(executor):
-        while waiting or busy or progress.started:
+        while waiting or busy or progress.running:
             if time.monotonic() >= refresh_at:
                 refresh_at = time.monotonic() + _REFRESH_EVERY
                 estimate.refresh()
-                waiting, busy = [*waiting, *busy], []
+                waiting, busy = [*waiting, *busy], []  # another process may have stopped training the busy ones
                 waiting = budget.in_order(waiting, estimate) if budget else waiting
             may_start = True
             if budget:
                 may_start = budget.left > estimate.start_up  # otherwise a run would be stopped with nothing to save
-                outcome.out_of_time = budget.left <= 0 or not (may_start or progress.started)
+                outcome.out_of_time = budget.left <= 0 or not (may_start or progress.running)
             while waiting and may_start:
                 begun = time.time()
                 if not executor.start(waiting[0]):
                     break
-                progress.started[waiting.pop(0).name] = begun
+                progress.running[waiting.pop(0).name] = begun
             stop = interrupt.requested or outcome.out_of_time
             if stop:
-                if progress.started:
+                if progress.running:
                     say("stopping: every run saves after its step; Ctrl-C again ends them at once", shown=not quiet)
                 executor.stop()
             for end in executor.ended():
                 if end.busy:
-                    del progress.started[end.name]
+                    del progress.running[end.name]
                     busy.append(progress.runs[end.name])
                 elif end.stopped:
-                    del progress.started[end.name]
+                    del progress.running[end.name]
                     outcome.stopped = True
                 else:
                     progress.ended(end.name, end.error)
             if stop:  # the last runs may have finished meanwhile
-                outcome.stopped = outcome.stopped or bool(waiting or busy or progress.started)
+                outcome.stopped = outcome.stopped or bool(waiting or busy or progress.running)
                 break
-            time.sleep(_POLL_EVERY if waiting or busy or progress.started else 0)
+            time.sleep(_POLL_EVERY if waiting or busy or progress.running else 0)
     outcome.failed = progress.failed
     return outcome

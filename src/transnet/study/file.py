@@ -7,9 +7,9 @@
     [train]                          # any option of `transnet train`, for all variants
     epochs = 60
 
-    [variants.base]                  # any option, for this variant
+    [variants.base-x2]               # any option, for this variant
     transforms = "r0"
-    times = 2                        # train for twice the epochs
+    times = 2                        # train for twice as many epochs
 
     [variants.t2]
     transforms = "r0,r1"
@@ -17,7 +17,7 @@
 
     [[compare]]
     a = "t2"
-    b = "base"
+    b = "base-x2"
 
 A study can take variants from another file: ``from = "kinds"`` with ``use = ["base", "t2"]``; its own ``[variants.t2]``
 then changes that variant. A file with ``queue`` names other files instead, and the folder of each, which is relative to
@@ -44,14 +44,14 @@ Options = Mapping[str, object]  # of `transnet train`, by name
 Keys = tuple[str | int, ...]  # keys and indices that lead to an entry
 T = TypeVar("T")
 
-_MOST_SEEDS = 10_000
-_DEEPEST = 5  # files that lead from one to the next
+_MAX_SEEDS = 10_000
+_MAX_DEPTH = 5  # of files that each name the next one
 _BUILTIN = Path(__file__).parent / "files"
 
 # The keys of each table, and their types. [train] and [variants.NAME] also have options.
 _Text = Annotated[str, Meta(min_length=1)]
 _FileName = Annotated[str, Meta(pattern=r"^[^/\\]+$")]  # a part of the runs' folder names
-_Seeds = Annotated[int, Meta(ge=1, le=_MOST_SEEDS)] | Annotated[list[Number], Meta(min_length=1)]
+_Seeds = Annotated[int, Meta(ge=1, le=_MAX_SEEDS)] | Annotated[list[Number], Meta(min_length=1)]
 
 
 class _Queued(TypedDict, total=False):
@@ -94,13 +94,13 @@ class Variant:
 
     name: str
     options: Options = field(default_factory=dict)  # what differs from the study's common options
-    times: int = 1  # factor on the epochs
-    seeds: tuple[int, ...] = ()  # its own; none: the study's
+    times: int = 1  # multiplies the epochs
+    seeds: tuple[int, ...] = ()  # if empty, the study's seeds
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two variants; ``a`` − ``b`` is of interest."""
+    """Two variants to compare: the report has the difference ``a`` − ``b``."""
 
     a: str
     b: str
@@ -110,8 +110,8 @@ class Comparison:
 class Study:
     """The content of a study file: variants, or a queue of other studies."""
 
-    file: str  # where it came from, for messages
-    name: str  # the first part of the runs' names; ``{data}`` and ``{recipe}`` are filled in
+    file: str  # its path, for messages
+    name: str  # the file's name by default; it may contain ``{data}`` and ``{recipe}``, see `series`
     data: str = ""  # as for `transnet train`; empty if the command line has to give it
     seeds: tuple[int, ...] = (0,)  # of every variant without seeds of its own
     train: Options = field(default_factory=dict)  # common options
@@ -122,7 +122,7 @@ class Study:
 
     @property
     def series(self) -> str:
-        """The first part of the runs' names, filled in."""
+        """The first part of the runs' names: ``name`` with the data and the recipe filled in."""
         data = re.sub(r"[^A-Za-z0-9_.]+", "_", data_name(self.data).removesuffix(".npz"))
         recipe = str(self.train.get("recipe", TrainConfig.recipe))
         return self.name.replace("{data}", data).replace("{recipe}", recipe)
@@ -133,12 +133,12 @@ class Study:
         return str(self.train.get("device", TrainConfig.device))
 
     def changed(self, *, data: str | None = None, seeds: int | None = None, train: Options | None = None) -> "Study":
-        """The study with other data, at least the seeds 0…``seeds``−1 for every variant, or other common options."""
+        """The study with other data or options, and with at least the seeds 0…``seeds``−1 for every variant."""
         study = replace(self, data=data or self.data, train={**self.train, **(train or {})})
         if seeds is None:
             return study
-        if not 1 <= seeds <= _MOST_SEEDS:
-            raise ConfigError(f"{seeds} was given; at least 1 and at most {_MOST_SEEDS:,} are needed", field="seeds")
+        if not 1 <= seeds <= _MAX_SEEDS:
+            raise ConfigError(f"{seeds} was given; at least 1 and at most {_MAX_SEEDS:,} are needed", field="seeds")
         variants = {
             name: replace(one, seeds=tuple(sorted({*one.seeds, *range(seeds)}))) if one.seeds else one
             for name, one in self.variants.items()
@@ -150,7 +150,7 @@ class Study:
         options = {"tensorboard": False, **self.train, **variant.options, "seed": seed, "resume": True}
         recipe = str(options.pop("recipe", TrainConfig.recipe))
         config = TrainConfig.for_data(data_name(self.data), out, recipe=recipe, **options)
-        return replace(config, epochs=config.epochs * variant.times)  # a budget in passes would replace epochs here
+        return replace(config, epochs=config.epochs * variant.times)
 
 
 def builtin_names() -> list[str]:
@@ -161,10 +161,10 @@ def builtin_names() -> list[str]:
 def read_study(source: str | Path, *, beside: Path | None = None, depth: int = 0) -> Study:
     """Read a study, given the path of a file that ends in .toml, or the name of a built-in study.
 
-    The path is relative to the folder of the file ``beside`` if that names it; ``depth`` files led to it. An entry that
-    is unknown or wrong raises a ConfigError with the file, the line and the key.
+    If another file names this one, ``beside`` is that file, to which the path is relative, and ``depth`` counts the
+    files that led here. An entry that is unknown or wrong raises a ConfigError with the file, the line and the key.
     """
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         raise FileError(f"{beside}: it names a file that leads back to it")
     path = Path(beside.parent if beside else "", source)
     known = f"give a .toml file, or one of {' '.join(builtin_names())}"
@@ -221,7 +221,7 @@ class _Reader:
         found = []
         for i, entry in enumerate(self.check((), content, _Queue)["queue"]):
             table = self.check(("queue", i), {"file": entry} if isinstance(entry, str) else entry, _Queued)
-            study = self.other(("queue", i), table.get("file", ""))
+            study = self.read_other(("queue", i), table.get("file", ""))
             if study.queue:
                 raise self.error(("queue", i), f"{study.file} is a queue itself; list its files instead")
             found.append((study, table.get("out", "")))
@@ -231,8 +231,8 @@ class _Reader:
         content = self.check((), given, _Study)
         if "use" in content and "from" not in content:
             raise self.error(("use",), "use: only variants of another file can be chosen; name that file as `from`")
-        base = self.other(("from",), content["from"]) if "from" in content else Study(self.file, self.path.stem)
-        variants = {name: self.among(base.variants, ("use",), name) for name in content.get("use", base.variants)}
+        base = self.read_other(("from",), content["from"]) if "from" in content else Study(self.file, self.path.stem)
+        variants = {name: self.pick(base.variants, ("use",), name) for name in content.get("use", base.variants)}
         for name, table in content.get("variants", {}).items():
             variants[name] = self.variant(("variants", name), table, variants.get(name, Variant(name)))
         if not variants:
@@ -242,7 +242,7 @@ class _Reader:
             pair = self.check(("compare", i), entry, _Pair)
             a, b = pair.get("a", ""), pair.get("b", "")
             for side, name in (("a", a), ("b", b)):
-                self.among(variants, ("compare", i, side), name)
+                self.pick(variants, ("compare", i, side), name)
             compare.append(Comparison(a, b))
         common = content.get("train", {})
         self.check(("train",), common, _Train, options=True)
@@ -257,7 +257,7 @@ class _Reader:
             save_predictions=content.get("save_predictions", base.save_predictions),
         )
 
-    def other(self, at: Keys, source: str) -> Study:
+    def read_other(self, at: Keys, source: str) -> Study:
         try:
             return read_study(source, beside=self.path, depth=self.depth + 1)
         except FileError as error:
@@ -277,7 +277,7 @@ class _Reader:
             raise self.error((*at, "seeds"), f"seeds: {given!r} was given; each seed can be used once")
         return seeds
 
-    def among(self, variants: Mapping[str, Variant], at: Keys, name: str) -> Variant:
+    def pick(self, variants: Mapping[str, Variant], at: Keys, name: str) -> Variant:
         if name not in variants:
             raise self.error(at, f"{at[-1]}: unknown variant {name!r}; known are {' '.join(variants)}")
         return variants[name]
@@ -286,7 +286,7 @@ class _Reader:
 def _line_of(at: Keys, text: str) -> int:
     """The line where an entry begins, or else the table that it belongs to; 0 if neither is there.
 
-    Python's parser does not keep lines, so this parses more and more of them until the entry is there.
+    Python's parser does not keep lines, so this parses ever longer beginnings of the file until the entry is there.
     """
     lines, begin = text.split("\n"), 1
     for n in range(1, len(lines) + 1) if at else ():

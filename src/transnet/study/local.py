@@ -1,4 +1,4 @@
-"""Runs in processes of this machine, which end with the process that started them, their state saved."""
+"""Train runs in processes of this machine. They save and end if the process that started them ends."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ from transnet.runs.folder import Run, RunInUse
 from transnet.study.cuda_mps import AT_ONCE, SPARE, is_served, start_service, used_and_free
 from transnet.study.plan import PlannedRun
 
-ASK_EVERY = 2.0  # seconds between questions about memory
+CHECK_MEMORY_EVERY = 2.0  # seconds between queries of a GPU's memory
 _STOPPED, _BUSY = 3, 4  # exit statuses of a run's process
 
 
@@ -27,14 +27,14 @@ class Ended:
 
     name: str
     error: str = ""  # why it failed
-    stopped: bool = False  # it was asked to stop, and its state is saved
-    busy: bool = False  # another process trains it
+    stopped: bool = False  # it was stopped, and its state is saved
+    busy: bool = False  # another process is training it
 
 
 def train_run(run: PlannedRun, at_once: int, *, wait: float = 0.0) -> Ended:
     """Train a run, or continue it, and save its predictions if the study wants them.
 
-    Up to ``at_once`` runs share its device. If another process trains it, wait that many seconds.
+    Up to ``at_once`` runs share its device. If another process is training it, ``wait`` that many seconds.
     """
     from transnet.train.evaluate_runs import save_predictions
     from transnet.train.interrupt import Stopped
@@ -50,7 +50,7 @@ def train_run(run: PlannedRun, at_once: int, *, wait: float = 0.0) -> Ended:
         finally:
             folder.release()
             if folder.finished:
-                folder.drop_state()  # it holds only the lock's file
+                folder.drop_state()  # `acquire` created it again, for the lock
     except Stopped:
         return Ended(run.name, stopped=True)
     except RunInUse:
@@ -66,21 +66,22 @@ class Running:
 
     run: PlannedRun
     process: BaseProcess
-    place: int
+    slot: int
     begun: float
 
     @property
     def has_trained(self) -> bool:
-        """Whether it has finished an epoch since it began, and so has all the memory that it needs."""
+        """Whether it has finished an epoch since it began, so that it now uses all the memory that it needs."""
         metrics = Run(self.run.path).metrics_file
         return metrics.exists() and metrics.stat().st_mtime > self.begun
 
 
 class LocalProcesses:
-    """Processes of this machine, each with its share of the cores or its GPU.
+    """Train each run in a process of this machine, with its share of the cores or its GPU.
 
-    Without ``jobs`` a GPU takes `AT_ONCE` runs if NVIDIA's Multi-Process Service lets them compute side by side and its
-    memory has room for the second, judged by what the first one takes; otherwise one. The CPU takes one per core.
+    The number of slots is how many runs train at once. Without ``jobs``, a GPU has `AT_ONCE` slots if NVIDIA's
+    Multi-Process Service is available, and otherwise one; the CPU has one slot per core. A second run starts on a GPU
+    only if the memory that the first one uses leaves room for it.
     """
 
     def __init__(self, out: str | Path, *, device: str = "auto", jobs: int | None = None) -> None:
@@ -88,24 +89,24 @@ class LocalProcesses:
         gpus = gpus_for(device)
         self.service = start_service() if gpus and jobs != 1 else None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        # The GPU of each place for a run; empty on the CPU. Every GPU gets one run before any gets a second.
+        # The GPU of each slot, "" on the CPU. Every GPU gets one run before any gets a second.
         self.gpus = gpus * (jobs or (AT_ONCE if self.service or is_served() else 1)) or [""] * (jobs or cores)
-        self.places = len(self.gpus)
-        self.asks_for_memory = bool(gpus) and jobs is None
+        self.slots = len(self.gpus)
+        self.checks_memory = bool(gpus) and jobs is None
         # Small networks gain nothing from a second thread, and threads of several runs on one core slow all of them.
-        self.threads = max(cores // self.places, 1)
-        start_server()
+        self.threads = max(cores // self.slots, 1)
+        start_forkserver()
         self.running: dict[str, Running] = {}
-        self._ask_at = 0.0
+        self._check_memory_at = 0.0
 
     def start(self, run: PlannedRun) -> bool:
-        """Start its process if a place is free. Its output goes to ``logs/``."""
-        place = self._free_place(run)
-        if place is None:
+        """Start the run's process if a slot is free. Its output goes to ``logs/``."""
+        slot = self._free_slot(run)
+        if slot is None:
             return False
         self.logs.mkdir(parents=True, exist_ok=True)
         environment = {"OMP_NUM_THREADS": str(self.threads), **(self.service.environment if self.service else {})}
-        gpu, given = self.gpus[place], run
+        gpu, given = self.gpus[slot], run
         if len(set(self.gpus)) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         if gpu and run.config.device == "auto":  # if the GPU cannot be used, the run must not use the CPU instead
@@ -115,7 +116,7 @@ class LocalProcesses:
         begun = time.time()
         process = multiprocessing.get_context("forkserver").Process(target=_run_process, args=arguments)
         process.start()
-        self.running[run.name] = Running(run, process, place, begun)
+        self.running[run.name] = Running(run, process, slot, begun)
         return True
 
     def ended(self) -> list[Ended]:
@@ -127,7 +128,7 @@ class LocalProcesses:
         return found
 
     def stop(self) -> None:
-        """Ask every process to save and end, and wait until it has."""
+        """Make every process save and end, and wait for it."""
         processes = [running.process for running in self.running.values()]
         for process in processes:
             if process.pid is not None and process.is_alive():
@@ -137,7 +138,7 @@ class LocalProcesses:
             process.join()
 
     def close(self) -> None:
-        """End every process that is left."""
+        """Kill every process that is left."""
         for running in self.running.values():
             running.process.kill()
             running.process.join()
@@ -145,21 +146,21 @@ class LocalProcesses:
         if self.service:
             self.service.close()
 
-    def _free_place(self, run: PlannedRun) -> int | None:
-        taken = {running.place for running in self.running.values()}
-        for place, gpu in enumerate(self.gpus):
-            if place not in taken and (not self.asks_for_memory or self._has_memory(gpu, run)):
-                return place
+    def _free_slot(self, run: PlannedRun) -> int | None:
+        taken = {running.slot for running in self.running.values()}
+        for slot, gpu in enumerate(self.gpus):
+            if slot not in taken and (not self.checks_memory or self._has_memory(gpu, run)):
+                return slot
         return None
 
     def _has_memory(self, gpu: str, run: PlannedRun) -> bool:
-        """Whether the GPU has memory for the run, judged by what those that train there take per head."""
-        others = [other for other in self.running.values() if self.gpus[other.place] == gpu]
+        """Whether the GPU has memory for the run, judged by the memory per head of the runs that it already trains."""
+        others = [other for other in self.running.values() if self.gpus[other.slot] == gpu]
         if not others:
             return True
-        if not all(other.has_trained for other in others) or time.monotonic() < self._ask_at:
+        if not all(other.has_trained for other in others) or time.monotonic() < self._check_memory_at:
             return False
-        self._ask_at = time.monotonic() + ASK_EVERY
+        self._check_memory_at = time.monotonic() + CHECK_MEMORY_EVERY
         used, free = used_and_free(gpu) or (0, -1)
         return free >= SPARE * used * run.heads / sum(other.run.heads for other in others)
 
@@ -168,7 +169,7 @@ class LocalProcesses:
             return Ended(name)
         if status == _BUSY:
             return Ended(name, busy=True)
-        if status in (_STOPPED, -signal.SIGTERM, -signal.SIGINT):  # the latter two before it began to train
+        if status in (_STOPPED, -signal.SIGTERM, -signal.SIGINT):  # a signal: before it began to train
             return Ended(name, stopped=True)
         log = self.logs / f"{name}.log"
         if status < 0:
@@ -177,20 +178,20 @@ class LocalProcesses:
         return Ended(name, error=f"{lines[-1] if lines else f'exit status {status}'} (the whole log is {log})")
 
 
-def start_server() -> None:
+def start_forkserver() -> None:
     """Start the process that the runs' processes are forked from, unless there is one.
 
-    It has imported everything already, which would take each run seconds. It ignores SIGTERM, because a scheduler
-    sends that to all processes of a job, and the server must survive to report how the runs ended. A run's process
-    starts with SIGINT blocked until its own code handles it, or a run stopped that early would end with a traceback;
-    and never with SIGINT ignored, as under nohup, cron or ``&`` in a script, or the request to stop would be lost.
+    It has already imported everything, which would take each run seconds. It ignores SIGTERM, because a scheduler sends
+    that to all processes of a job, and this one must survive to report how the runs ended. A run's process starts with
+    SIGINT blocked until its own code handles it; otherwise a run stopped that early would end with a traceback. SIGINT
+    must not be ignored, as under nohup, cron or ``&`` in a script; otherwise the run could not be stopped.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["transnet.train.trainer", "timm", "torchvision", "sklearn.datasets"]
     )
     if threading.current_thread() is not threading.main_thread():
         return
-    resource_tracker.ensure_running()  # or the next lines would start it, and it unblocks SIGINT
+    resource_tracker.ensure_running()  # otherwise `ensure_running` below would start it, which unblocks SIGINT
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # A new program inherits which signals are blocked, ignored or at their default.
     sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -208,7 +209,7 @@ def _run_process(run: PlannedRun, log: Path, environment: dict[str, str], thread
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the process that forked this one ignores it
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it trains: being stopped earlier is no failure
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it may have arrived while the process began
-    os.setsid()  # Ctrl-C in the terminal reaches only the study, which asks each run once
+    os.setsid()  # Ctrl-C in the terminal reaches only the study, which then signals each run once
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

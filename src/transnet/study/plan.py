@@ -29,15 +29,15 @@ class PlannedRun:
     seed: int
     config: TrainConfig
     data: str  # where its data is on this machine
-    save_predictions: bool = False  # whether it leaves ``predictions.npz``
+    save_predictions: bool = False  # whether it writes ``predictions.npz``
 
     @property
     def heads(self) -> int:
-        """Training passes per image and epoch."""
+        """The number of heads: the training passes per image in one epoch."""
         return len(self.config.names)
 
     @property
-    def size(self) -> int:
+    def passes_per_image(self) -> int:
         """Training passes per image, in all epochs."""
         return self.heads * self.config.epochs
 
@@ -54,7 +54,7 @@ class PlannedRun:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do. Predictions cannot be saved any more if the weights are gone."""
+        """Whether nothing is left to do. Missing predictions do not count if the weights are gone."""
         run = Run(self.path)
         missing = self.save_predictions and run.model.exists() and not (self.path / "predictions.npz").exists()
         return run.finished and not missing
@@ -70,15 +70,15 @@ def plan_runs(study: Study, out: str | Path) -> list[PlannedRun]:
             name = f"{study.series}-{variant.name}-s{seed}"
             config = study.config(variant, seed, str(Path(out) / "runs" / name))
             runs.append(PlannedRun(name, variant.name, seed, config, study.data, study.save_predictions))
-    # Other studies of this series may have planned the variants with other settings, and not begun all of their runs.
+    # Another study of this series may have planned the same variants with other settings, without running them all.
     planned = read_notes(out).get(study.series, SeriesNote()).variants
-    for run in sorted(runs, key=lambda run: run.config.epochs):  # settings that differ are reported of the shortest
+    for run in sorted(runs, key=lambda run: run.config.epochs):  # an error names the shortest run
         if Run(run.path).config.exists():
             before = Run(run.path).settings().train
             _check_same(str(run.path), before, replace(run.config, model=run.config.model or before.model))
         if run.kind in planned:
             _check_same(f"{out}: {study.series}-{run.kind}", replace(planned[run.kind], seed=run.seed), run.config)
-    return sorted(runs, key=lambda run: (run.seed, -run.size, run.kind))
+    return sorted(runs, key=lambda run: (run.seed, -run.passes_per_image, run.kind))
 
 
 def _check_same(what: str, before: TrainConfig, now: TrainConfig) -> None:
@@ -91,11 +91,11 @@ def _check_same(what: str, before: TrainConfig, now: TrainConfig) -> None:
 
 @dataclass(frozen=True)
 class SeriesNote:
-    """What ``study.json`` keeps of a series of runs, because the runs themselves do not show it."""
+    """A series in ``study.json``: what cannot be read from the folders of its runs."""
 
     failed: tuple[str, ...] = ()  # runs that failed when the study was last carried out
     planned: tuple[str, ...] = ()  # the runs of all studies that share the series
-    variants: dict[str, TrainConfig] = field(default_factory=dict)  # the settings of each, with any seed
+    variants: dict[str, TrainConfig] = field(default_factory=dict)  # the settings of each; their seed means nothing
     compare: tuple[Comparison, ...] = ()
 
 
@@ -113,7 +113,7 @@ def read_notes(out: str | Path) -> dict[str, SeriesNote]:
 
 @contextmanager
 def folder_lock(out: str | Path) -> Iterator[None]:
-    """Keep other processes from writing the same folder's notes or report meanwhile."""
+    """Keep other processes from writing the folder's notes or report within the block."""
     from filelock import FileLock
 
     lock = FileLock(Path(out) / "logs" / "study.lock")

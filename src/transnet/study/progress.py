@@ -13,13 +13,13 @@ from transnet.study.estimate import Estimate
 
 
 class StudyProgress:
-    """Which runs are done, running and failed, and the time left if ``at_once`` train at a time. A context manager."""
+    """Count the runs that are done, running and failed, and show them while used as a context manager."""
 
     def __init__(self, estimate: Estimate, at_once: int, *, shown: bool = True) -> None:
         self.runs = {run.name: run for run in estimate.runs}
         self.done = {run.name for run in estimate.runs if run.done}
         self.failed: dict[str, str] = {}
-        self.started: dict[str, float] = {}  # the runs that train now, and when they were started
+        self.running: dict[str, float] = {}  # the runs that were started and have not ended: when each was started
         self.shown = shown
         self._estimate, self._at_once = estimate, at_once
         console = Console(stderr=True)
@@ -39,7 +39,7 @@ class StudyProgress:
 
     def ended(self, name: str, error: str = "") -> None:
         """Report a run that has finished, or failed with that error."""
-        time_taken = duration(time.time() - self.started.pop(name))
+        time_taken = duration(time.time() - self.running.pop(name))
         if error:
             self.failed[name] = error
             say(f"{name} failed in {time_taken}: {error}", shown=self.shown)
@@ -57,12 +57,12 @@ class StudyProgress:
     def _draw(self) -> Group:
         """The display; another thread calls this."""
         # On a cluster a run may have been submitted and still wait for a free node.
-        running = [run for name in list(self.started) if Run((run := self.runs[name]).path).config.exists()]
-        waiting = len(self.runs) - len(self.done) - len(self.failed) - len(running)
+        begun = [run for name in list(self.running) if Run((run := self.runs[name]).path).config.exists()]
+        waiting = len(self.runs) - len(self.done) - len(self.failed) - len(begun)
         failed = f"   [red]failed {len(self.failed)}[/red]" if self.failed else ""
-        counts = f"[bold]done {len(self.done)}[/bold] of {len(self.runs)}   running {len(running)}   waiting {waiting}"
+        counts = f"[bold]done {len(self.done)}[/bold] of {len(self.runs)}   running {len(begun)}   waiting {waiting}"
         table = Table.grid(padding=(0, 2))
-        for run in running:
+        for run in begun:
             bar = ProgressBar(total=run.config.epochs, completed=run.epochs_done, width=24)
             table.add_row(run.name, bar, f"epoch {run.epochs_done} of {run.config.epochs}")
         return Group(f"{counts}{failed}   {self._left()}", table)

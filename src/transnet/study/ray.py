@@ -37,7 +37,7 @@ class RayCluster:
         if device.startswith("cuda") and not gpus:
             raise ConfigError(f"{device} was given; no node of the cluster has a GPU", field="device")
         self._at_once = jobs or 1 if gpus else 1
-        self.places = max(int(gpus * self._at_once if gpus else resources.get("CPU", 1)), 1)
+        self.slots = max(int(gpus * self._at_once if gpus else resources.get("CPU", 1)), 1)
         needs = {"num_gpus": 1 / self._at_once, "num_cpus": 1} if gpus else {"num_cpus": 1}
         # An error of the run itself would come again, so only deaths are tried again.
         self._task = ray.remote(max_retries=_RETRIES, retry_exceptions=False, **needs)(_task)

@@ -1,4 +1,8 @@
-"""The finished runs in a study's folder, as typed records: series by series, kind by kind, seed by seed."""
+"""The finished runs in a study's folder, as typed records, grouped by series and kind.
+
+A run's folder is named SERIES-KIND-sSEED. A series is a study file's runs, or in the paper's studies the runs of one
+data set and recipe. A kind is the name of a variant.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -80,7 +84,7 @@ class Series:
 
     @property
     def first(self) -> FinishedRun:
-        """A run to read what all have in common from."""
+        """The first run, for settings that all runs have in common."""
         return self.all_runs[0]
 
     @property
@@ -128,7 +132,7 @@ def parse_name(name: str, notes: Mapping[str, SeriesNote]) -> tuple[str, str, in
 
 
 def comparisons(series: Series) -> Iterator[tuple[str, Difference]]:
-    """The differences that the series' study files name, in points of accuracy as the paper tests, with titles."""
+    """For each ``[[compare]]`` of the series' study files, yield a title and the difference in points of accuracy."""
     for pair in series.compare:
         a, b = series.of(pair.a), series.of(pair.b)
         if a and b:

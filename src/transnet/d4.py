@@ -46,10 +46,7 @@ def parse(transforms: str | Iterable[str]) -> tuple[str, ...]:
 
 @torch.fx.wrap  # fx records this as one call, because it cannot record a condition
 def apply(name: str, x: Tensor) -> Tensor:
-    """Transform the last two dimensions of any tensor, such as images or kernels, and keep the memory format.
-
-    r0 returns ``x`` itself, not a copy.
-    """
+    """Transform the last two dimensions of any tensor and keep the memory format; r0 returns ``x`` itself."""
     reflected, turns = _element(name)
     if x.ndim < 2:
         raise ModelError(f"{name} acts on the last two dimensions; the tensor has shape {tuple(x.shape)}")

@@ -106,8 +106,7 @@ class TransNet(TimmConventions, nn.Module):
     def logits(self, x: Tensor, *, across: bool = False) -> Tensor:
         """Return h_t(t(x)) for every t, in every mode: (B, m, K), with the heads in the order of ``transforms``.
 
-        With ``across``, return the logits of every head on every copy: entry [b, i, j] of (B, m, m, K) is head j on
-        copy i of image b. This needs no further pass of the backbone.
+        With ``across``, entry [b, i, j] of (B, m, m, K) is head j on copy i of image b. This needs no further pass.
         """
         return self._logits(x, range(len(self.transforms)), across=across)
 

@@ -1,10 +1,9 @@
 """The finished runs in a study's folder, as typed records, grouped by series and kind.
 
-A run's folder is named SERIES-KIND-sSEED. A series is a study file's runs, or in the paper's studies the runs of one
-data set and recipe. A kind is the name of a variant.
+A run's folder is named SERIES-KIND-sSEED. The series is a study file, or in the paper's studies a data set and recipe;
+the kind is the name of a variant.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,8 +20,6 @@ from transnet.study.plan import SeriesNote, read_notes
 from transnet.study.statistics import Difference, difference
 
 KINDS = tuple(read_study("kinds").variants)  # the paper's, and the baselines at equal training compute
-_NAME = re.compile(r"(?P<series>.+)-(?P<kind>[^-]+)-s(?P<seed>\d+)")
-_KNOWN = re.compile(rf"(?P<series>.+)-(?P<kind>{'|'.join(sorted(KINDS, key=len, reverse=True))})-s(?P<seed>\d+)")
 
 
 @dataclass(frozen=True)
@@ -121,14 +118,14 @@ def read_runs(out: str | Path) -> list[Series]:
 def parse_name(name: str, notes: Mapping[str, SeriesNote]) -> tuple[str, str, int] | None:
     """The series, kind and seed of a run's folder; None for a folder that is named otherwise.
 
-    Series and kinds may contain hyphens, so the notes of the studies that planned the run tell them apart.
+    Both may contain hyphens, so the notes of the studies that planned the run decide.
     """
-    planned = {f"{series}-{kind}": (series, kind) for series, note in notes.items() for kind in note.variants}
     stem, _, seed = name.rpartition("-s")
-    if stem in planned and seed.isdecimal():
-        return (*planned[stem], int(seed))
-    found = _KNOWN.fullmatch(name) or _NAME.fullmatch(name)
-    return (found["series"], found["kind"], int(found["seed"])) if found else None
+    known = (kind for kind in sorted(KINDS, key=len, reverse=True) if stem.endswith(f"-{kind}"))
+    kind = next(known, stem.rpartition("-")[2])
+    planned = {f"{series}-{kind}": (series, kind) for series, note in notes.items() for kind in note.variants}
+    series, kind = planned.get(stem, (stem[: -len(kind) - 1], kind))
+    return (series, kind, int(seed)) if series and kind and seed.isdecimal() else None
 
 
 def comparisons(series: Series) -> Iterator[tuple[str, Difference]]:

@@ -44,10 +44,7 @@ def _logits_per_view(net: TransNet, batches: Batches, *, flip: bool) -> Iterator
 
 
 def score_totals(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
-    """Sum `metrics.score_sums` over all batches: (views, m + 1, 1 + 2 · classes), with the full model in the last row.
-
-    `scores` turns them into accuracies. Sums of several processes can be added first.
-    """
+    """Sum `metrics.score_sums` over all batches: (views, m + 1, 1 + 2 · classes). The last row is the full model's."""
     shape = 1 + flip, len(net.transforms) + 1, 1 + 2 * classes
     sums = torch.zeros(shape, dtype=torch.float64, device=next(net.parameters()).device)
     with evaluating(net):

@@ -46,10 +46,7 @@ class Feed:
         self.step.fill_(step)
 
     def steps_from(self, first_step: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:
-        """Yield the epoch's steps from ``first_step`` on, each as soon as its images can be fetched.
-
-        Close the generator if you stop earlier.
-        """
+        """Yield the epoch's steps from ``first_step`` on, each as soon as its images are there. Close it to stop."""
         steps = range(first_step, self.steps)
         if self.pixels is None:
             yield from steps

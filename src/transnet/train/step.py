@@ -142,10 +142,7 @@ def compiler_options() -> dict[str, object]:
 
 
 def clone_method(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A bound method with its own copy of the code.
-
-    Each run compiles its own version, and the compiler gives up after eight versions of the same code.
-    """
+    """A bound method with a copy of its code: runs compile it, and the compiler gives up after eight times."""
     bound = cast(MethodType, method)
     old = bound.__func__
     new = FunctionType(old.__code__.replace(), old.__globals__, old.__name__, old.__defaults__, old.__closure__)

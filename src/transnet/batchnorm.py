@@ -2,9 +2,8 @@
 
 Alg. 1 of the paper runs the network once per transform. A batch-norm layer in training mode then takes m sets of
 statistics and updates the running ones m times. The concatenated forward of `TransNet` is faster, but it would mix the
-copies in one set. The layers made here therefore split the concatenated batch (all of t1's copies, then all of t2's)
-and share their running statistics. They are the model's own layers with their class replaced by a subclass, so that
-state-dict keys stay the same.
+copies in one set. The layers made here therefore split the concatenated batch (all of t1's copies, then all of t2's),
+with common running statistics. They are the model's own layers with another class, so state-dict keys stay the same.
 """
 
 from collections.abc import Iterator

@@ -92,8 +92,7 @@ def swaps_sides(name: str) -> bool:
     return _element(name)[1] % 2 == 1
 
 
-def _element(name: str) -> tuple[bool, int]:
-    """Return whether the element reflects, and by how many quarter turns it rotates first."""
+def _element(name: str) -> tuple[bool, int]:  # whether it reflects, and by how many quarter turns it rotates first
     if name not in NAMES:
         raise ModelError(f"unknown transform {name!r}; known are {' '.join(NAMES)}")
     return name[0] == "m", int(name[1])

@@ -27,9 +27,8 @@ class _Speed(NamedTuple):
 class Estimate:
     """Estimate the seconds that planned runs take.
 
-    The speed is the mean of finished runs on this ``device`` (by default this machine's): those of the same variant, or
-    else those with the same network and as many images. If there are none, runs on other devices and unfinished runs
-    are used.
+    The speed is that of finished runs on ``device`` (by default this machine's): of the same variant, or else with the
+    same network and as many images. If there are none, it is that of runs on other devices and of unfinished runs.
     """
 
     def __init__(self, runs: Sequence[PlannedRun], device: str | None = None) -> None:

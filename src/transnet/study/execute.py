@@ -122,14 +122,9 @@ def execute(
                     say("stopping: every run saves after its step; Ctrl-C again ends them at once", shown=not quiet)
                 executor.stop()
             for end in executor.ended():
-                if end.busy:
-                    del progress.running[end.name]
-                    busy.append(progress.runs[end.name])
-                elif end.stopped:
-                    del progress.running[end.name]
-                    outcome.stopped = True
-                else:
-                    progress.ended(end.name, end.error)
+                progress.ended(end)
+                busy += [progress.runs[end.name]] if end.busy else []
+                outcome.stopped = outcome.stopped or end.stopped
             if stop:  # the last runs may have finished meanwhile
                 outcome.stopped = outcome.stopped or bool(waiting or busy or progress.running)
                 break

@@ -79,9 +79,8 @@ class Running:
 class LocalProcesses:
     """Train each run in a process of this machine, with its share of the cores or its GPU.
 
-    The number of slots is how many runs train at once. Without ``jobs``, a GPU has `AT_ONCE` slots if NVIDIA's
-    Multi-Process Service is available, and otherwise one; the CPU has one slot per core. A second run starts on a GPU
-    only if the memory that the first one uses leaves room for it.
+    Each slot trains one run at a time. Without ``jobs``, the CPU has one slot per core and a GPU one or, if NVIDIA's
+    Multi-Process Service is available, `AT_ONCE`: the others are used if the first run leaves them enough memory.
     """
 
     def __init__(self, out: str | Path, *, device: str = "auto", jobs: int | None = None) -> None:

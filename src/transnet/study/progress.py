@@ -10,6 +10,7 @@ from rich.table import Table
 from transnet.console import duration, say
 from transnet.runs.folder import Run
 from transnet.study.estimate import Estimate
+from transnet.study.local import Ended
 
 
 class StudyProgress:
@@ -37,17 +38,17 @@ class StudyProgress:
         if self._live:
             self._live.stop()
 
-    def ended(self, name: str, error: str = "") -> None:
-        """Report a run that has finished, or failed with that error."""
-        time_taken = duration(time.time() - self.running.pop(name))
-        if error:
-            self.failed[name] = error
-            say(f"{name} failed in {time_taken}: {error}", shown=self.shown)
-        else:
-            self.done.add(name)
+    def ended(self, end: Ended) -> None:
+        """Count a run that is not being trained any more, and report it if it has finished or failed."""
+        time_taken = duration(time.time() - self.running.pop(end.name))
+        if end.error:
+            self.failed[end.name] = end.error
+            say(f"{end.name} failed in {time_taken}: {end.error}", shown=self.shown)
+        elif not (end.busy or end.stopped):
+            self.done.add(end.name)
             self._estimate.refresh()
             count = f"{len(self.done)} of {len(self.runs)}, {self._left()}"
-            say(f"{name} finished in {time_taken} ({count})", shown=self.shown)
+            say(f"{end.name} finished in {time_taken} ({count})", shown=self.shown)
 
     def _left(self) -> str:
         runs = [run for name, run in self.runs.items() if name not in self.failed]

@@ -1,8 +1,4 @@
-"""The finished runs in a study's folder, as typed records, grouped by series and kind.
-
-A run's folder is named SERIES-KIND-sSEED. The series is a study file, or in the paper's studies a data set and recipe;
-the kind is the name of a variant.
-"""
+"""The finished runs in a study's folder, as typed records by series (the study file) and kind (the variant)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,8 +8,7 @@ from pathlib import Path
 from transnet.errors import FileError
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
-from transnet.runs.predictions import NAME as PREDICTIONS_FILE
-from transnet.runs.predictions import Predictions
+from transnet.runs.predictions import NAME, Predictions
 from transnet.runs.records import EpochEntry, Result, Score
 from transnet.study.file import Comparison, read_study
 from transnet.study.plan import SeriesNote, read_notes
@@ -59,7 +54,7 @@ class FinishedRun:
     @cached_property
     def predictions(self) -> Predictions | None:
         """Its logits on the test images, if they were saved with these weights."""
-        path = self.path / PREDICTIONS_FILE
+        path = self.path / NAME
         found = Predictions.read(path) if path.exists() else None
         return found if found and found.model_sha256 == self.result.model_sha256 else None
 

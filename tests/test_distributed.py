@@ -27,9 +27,9 @@ def torchrun(*words: Any, processes: int = 2, restarts: int = 0, status: int = 0
         "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes, "--max-restarts", restarts,
         *(words if words[0] == "-m" else (script, *words)),
     )  # fmt: skip
-    said, errors = process.communicate(timeout=300)
+    printed, errors = process.communicate(timeout=300)
     assert process.returncode == status, errors
-    return said + errors
+    return printed + errors
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +166,8 @@ def test_a_run_may_resume_with_another_number_of_processes(data: Path, tmp_path:
 
 @pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_with_everything_saved(data: Path, tmp_path: Path) -> None:
-    said = torchrun("stopped", data, tmp_path / "run", status=1)
-    assert "Stopped" in said
+    printed = torchrun("stopped", data, tmp_path / "run", status=1)
+    assert "Stopped" in printed
     run(data, tmp_path / "run", plain(), resume=True)
     run(data, tmp_path / "whole", plain())
     close(tmp_path / "whole", tmp_path / "run")
@@ -175,9 +175,9 @@ def test_a_signal_to_one_process_stops_all_with_everything_saved(data: Path, tmp
 
 def test_the_command_line_under_torchrun_prints_everything_once(data: Path, tmp_path: Path) -> None:
     options = ("--epochs", 2, "--device", "cpu", "--transforms", "r0,r1")
-    said = torchrun("-m", "transnet", "train", data, "--out", tmp_path / "run", *options)
-    assert len(re.findall(r"\d training images,", said)) == 1
-    assert len(re.findall("│ pruned", said)) == 1
-    assert len(re.findall("epoch 1 of 2: loss", said)) == 1
+    printed = torchrun("-m", "transnet", "train", data, "--out", tmp_path / "run", *options)
+    assert len(re.findall(r"\d training images,", printed)) == 1
+    assert len(re.findall("│ pruned", printed)) == 1
+    assert len(re.findall("epoch 1 of 2: loss", printed)) == 1
     content = json.loads((tmp_path / "run" / "result.json").read_text())
     assert content["processes"] == 2

@@ -168,9 +168,9 @@ print(same, killed)
 
 def test_killed_at_random_moments_and_resumed_a_run_ends_bit_identically(data: Path, tmp_path: Path) -> None:
     process = command("-c", KILLS, data, tmp_path, 12)
-    said, errors = process.communicate(timeout=300)
+    printed, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    same, killed = map(int, said.split())
+    same, killed = map(int, printed.split())
     assert same == 12
     assert killed >= 8
 
@@ -187,16 +187,16 @@ def test_ctrl_c_on_the_command_line_saves_exits_1_and_prints_the_command_that_re
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=180)
+    printed, errors = process.communicate(timeout=180)
     assert process.returncode == 1, errors
     assert "Traceback" not in errors
     assert "everything is saved. Continue with:" in errors
     assert not (out / "result.json").exists()
-    assert said == ""
+    assert printed == ""
     words = shlex.split(errors.strip().splitlines()[-1])
     assert words[0] == "transnet"
     process = command("-m", *words)
-    said, errors = process.communicate(timeout=300)
+    printed, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "resuming after epoch" in errors
     assert epochs_written(out) == list(range(1, 81))
@@ -232,10 +232,10 @@ def test_a_signal_to_all_processes_of_a_streamed_run_saves_it(data: Path, tmp_pa
         for worker in children:
             os.kill(int(worker), signal.SIGTERM)
     os.killpg(child.pid, signal.SIGTERM)
-    _, said = child.communicate(timeout=60)
+    _, printed = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert "everything is saved. Continue with" in said
-    assert "Traceback" not in said
+    assert "everything is saved. Continue with" in printed
+    assert "Traceback" not in printed
 
 
 # --------------------------------------------------------------------------------------- one process at a time
@@ -285,9 +285,9 @@ def test_a_process_that_waited_for_another_finds_the_run_finished(data: Path, tm
     child = waiting(held, *words, "--resume")
     (tmp_path / "result.json").rename(tmp_path / "run" / "result.json")
     held.release()
-    _, said = child.communicate(timeout=60)
+    _, printed = child.communicate(timeout=60)
     assert child.returncode == 0
-    assert "is finished; nothing to do" in said
+    assert "is finished; nothing to do" in printed
     assert Run(tmp_path / "run").metrics() == before
 
 
@@ -297,9 +297,9 @@ def test_a_beginner_that_waited_for_another_finds_the_folder_taken(data: Path, t
     child = waiting(held, data, "--epochs", 1, "--model", "resnet8-small")
     (tmp_path / "run" / "config.json").write_text("another's")
     held.release()
-    _, said = child.communicate(timeout=60)
+    _, printed = child.communicate(timeout=60)
     assert child.returncode == 2
-    assert "exists; add --resume to continue" in said
+    assert "exists; add --resume to continue" in printed
     assert (tmp_path / "run" / "config.json").read_text() == "another's"
 
 

@@ -45,9 +45,9 @@ def test_the_live_line_has_bar_epoch_and_time_left_first_and_fits_80_columns(mon
         read = b""
         while b"97.00%" not in read:  # a terminal hands over a part of what was written
             read += os.read(reader, 100_000)
-        said = read.decode()
+        printed = read.decode()
     os.close(reader)
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in re.split(r"[\r\n]", said)]
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in re.split(r"[\r\n]", printed)]
     line = next(line for line in lines if "3/60" in line)
     assert re.fullmatch(r"epoch [━╸╺]*  3/60 -:--:-- left test accuracy 97.00% pruned, .*…", line)
     assert len(line) <= 80
@@ -95,12 +95,12 @@ def test_a_quiet_run_writes_no_log(tmp_path: Path, capfd: pytest.CaptureFixture[
     train(settings(data, tmp_path / "quiet", epochs=1), model=plain(), quiet=True)
     assert capfd.readouterr().err == ""
     train(settings(data, tmp_path / "spoken", epochs=1, evaluate_every=0), model=plain())
-    said = capfd.readouterr().err
-    assert re.search(r"^epoch 1 of 1: loss \d\.\d{4}, test accuracy .* images/s, 0:00:00 left$", said, re.MULTILINE)
-    assert "3 classes, 8×8, in memory" in said
-    assert "1 epoch of batch 32" in said
-    assert said.splitlines()[1].endswith("CPU, 1 thread")
-    assert "warning" not in said
+    printed = capfd.readouterr().err
+    assert re.search(r"^epoch 1 of 1: loss \d\.\d{4}, test accuracy .* images/s, 0:00:00 left$", printed, re.MULTILINE)
+    assert "3 classes, 8×8, in memory" in printed
+    assert "1 epoch of batch 32" in printed
+    assert printed.splitlines()[1].endswith("CPU, 1 thread")
+    assert "warning" not in printed
 
 
 def test_a_validation_split_is_shown_instead_of_the_test_set(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -118,8 +118,10 @@ def test_images_that_are_not_square_are_reported_as_cropped(tmp_path: Path, capf
 
 def test_a_run_that_diverged_gets_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(settings(images_file(tmp_path / "x.npz"), tmp_path / "run", lr=1e3, epochs=1), model=plain())
-    said = capfd.readouterr().err
-    assert re.search(r"warning: the last epoch's training loss is .*, far above that of guessing, 1\.10: .*`lr`", said)
+    printed = capfd.readouterr().err
+    assert re.search(
+        r"warning: the last epoch's training loss is .*, far above that of guessing, 1\.10: .*`lr`", printed
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- numbers, scores

@@ -40,8 +40,8 @@ def test_transforms_that_flipped_images_make_one_task_are_found(names: tuple[str
 
 def test_unusual_transforms_get_a_warning(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(settings(data, tmp_path / "run", transforms="r1,r2", epochs=1))
-    said = capfd.readouterr().err
-    assert re.search("warning: there is no identity head r0, .*one pass.*folded", said)
+    printed = capfd.readouterr().err
+    assert re.search("warning: there is no identity head r0, .*one pass.*folded", printed)
     assert transform_warnings(("r0", "r1"), flip=True) == []
     note, warning = transform_warnings(("r0", "r0", "m0"), flip=True)
     assert note == 'note: r0 has several heads for one task, as in the paper\'s "Architecture only"'
@@ -88,8 +88,8 @@ def test_images_near_a_models_size_get_no_note(tmp_path: Path) -> None:
 def test_classes_without_an_image_in_the_validation_split_are_counted(tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (42, 8, 8, 1), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x_train=x, y_train=np.array([0, 1] * 20 + [2, 2]))
-    said = warnings_for(tmp_path / "x.npz", val_fraction=0.2, batch_size=4)
-    assert "note: classes without an image in the validation split: 1 of 3" in said
+    printed = warnings_for(tmp_path / "x.npz", val_fraction=0.2, batch_size=4)
+    assert "note: classes without an image in the validation split: 1 of 3" in printed
 
 
 def test_an_imbalanced_training_set_gets_a_note(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_an_imbalanced_training_set_gets_a_note(tmp_path: Path) -> None:
         x_test=x[:10],
         y_test=np.arange(10) % 2,
     )
-    said = warnings_for(tmp_path / "x.npz", batch_size=4)
-    assert said.startswith("note: the training set is imbalanced: 5 images of 0 and 45 images of 1; ")
+    printed = warnings_for(tmp_path / "x.npz", batch_size=4)
+    assert printed.startswith("note: the training set is imbalanced: 5 images of 0 and 45 images of 1; ")
 
 
 @pytest.mark.parametrize(

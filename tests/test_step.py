@@ -318,7 +318,7 @@ def assert_eager(step: Step) -> None:
     assert nothing is None
     assert (step.compile, step.capture, step.graphs) == (False, False, {})
     for each in (step, expected):
-        assert (int(each.feed.index), int(each.done)) == (3, 3)
+        assert (int(each.feed.step), int(each.done)) == (3, 3)
         each.start(drawn(each.feed, 1), 0, 3)
         for k in range(3):
             each(k, k)
@@ -351,7 +351,7 @@ def test_running_out_of_memory_while_compiling_is_no_reason_to_run_eagerly(monke
     before = {name: tensor.clone() for name, tensor in step.net.state_dict().items()}
 
     def full(*_: Any) -> None:
-        if int(step.feed.index) == 0 and step.net.heads[0].weight.ne(before["heads.0.weight"]).any():
+        if int(step.feed.step) == 0 and step.net.heads[0].weight.ne(before["heads.0.weight"]).any():
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     step.net.register_forward_pre_hook(full)  # in the second step

@@ -19,7 +19,8 @@ def trainer(args: Namespace, m: int, batch: int, *, data: str | None = None, **s
         device=args.device, transforms=",".join(d4.NAMES[:m]), batch_size=batch, **{**small, **settings},
     )  # fmt: skip
     made = Trainer(prepare(Launch.of(config, quiet=True)))
-    made.step.prepare()
+    if problem := made.step.prepare():
+        raise RuntimeError(f"the step could not be compiled: {problem}")
     return made
 
 

@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return
     for item in items:
-        if "gpu" in item.keywords:
+        if item.get_closest_marker("gpu"):  # `item.keywords` also has the names of folders
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
@@ -35,6 +35,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("TRANSNET_DATA", str(tmp_path_factory.mktemp("data")))
     monkeypatch.delenv("TRANSNET_IMAGENET", raising=False)
+    monkeypatch.delenv("TRANSNET_REWRITES", raising=False)
 
 
 @pytest.fixture(scope="session")

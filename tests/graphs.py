@@ -11,7 +11,7 @@ from torch._inductor import config as inductor
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
-from transnet.train.inductor import RewriteGraph
+from transnet.train.inductor.graph import RewriteGraph
 
 
 class Graphs:

@@ -9,10 +9,58 @@ from torch import Tensor, fx, nn
 
 from graphs import Graphs, images, run
 from transnet import TransNet, backbones
-from transnet.train.inductor import RewriteGraph, columns, kernel_of_columns
-from transnet.train.step import compiler_options
+from transnet.errors import ConfigError
+from transnet.train.inductor import GRAPH, SETTINGS, compiler_options
+from transnet.train.inductor.graph import RewriteGraph, columns, kernel_of_columns
 
 ATEN = torch.ops.aten
+
+
+# ---------------------------------------------------------------------------------------------------------- the switch
+
+
+def names_of(options: dict[str, Any]) -> set[str]:
+    """The settings and rewrites among the options of `torch.compile`."""
+    rewrite = options.pop("joint_custom_post_pass", None)
+    assert all(value is True for value in options.values())
+    return set(options) | set(rewrite.counts if rewrite else ())
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "expected"),
+    [
+        ("2.11.0+cu130", None, {*GRAPH, *SETTINGS}),
+        ("2.12.1", None, set()),
+        ("2.1.1", None, set()),
+        ("3.0.0a0+git12", "all", {*GRAPH, *SETTINGS}),
+        ("2.11.0", "none", set()),
+        ("2.12.1", "columns,combo_kernels", {"columns", "combo_kernels"}),
+    ],
+)
+def test_rewrites_follow_the_version_of_torch_unless_the_environment_names_them(
+    monkeypatch: pytest.MonkeyPatch, version: str, given: str | None, expected: set[str]
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    if given is not None:
+        monkeypatch.setenv("TRANSNET_REWRITES", given)
+    assert names_of(compiler_options()) == expected
+
+
+def test_an_unknown_rewrite_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSNET_REWRITES", "columns,rows")
+    with pytest.raises(ConfigError, match="rows; known are all, none") as caught:
+        compiler_options()
+    assert caught.value.field == "TRANSNET_REWRITES"
+
+
+@pytest.mark.parametrize("name", GRAPH)
+def test_each_rewrite_works_alone(name: str) -> None:
+    graphs = Graphs(RewriteGraph([name]))
+    run(TransNet(wide_resnet8(), ("r0", "r1")).train(), images(), graphs, mixed=True)
+    assert graphs.rewrite is not None
+    assert list(graphs.rewrite.counts) == [name]
+    assert graphs.rewrite.counts[name] > 0
+    assert bool(stems(graphs)) == (name != "columns")
 
 
 # ----------------------------------------------------------------------------------------------- the first convolution
@@ -48,7 +96,7 @@ def test_rewriting_the_first_convolution_changes_no_value(bn: Any) -> None:
             found[name], value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
         )
     assert rewritten.rewrite is not None
-    assert rewritten.rewrite.convolutions == 1
+    assert rewritten.rewrite.counts["columns"] == 1
     assert len(stems(plain)) == 2
     assert not stems(rewritten)
 
@@ -88,7 +136,7 @@ def test_other_first_convolutions_are_left_alone(stem: nn.Conv2d) -> None:
     model = nn.Sequential(stem, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(stem.out_channels, 10))
     rewrite = RewriteGraph()
     run(model, images(), Graphs(rewrite))
-    assert rewrite.convolutions == 0
+    assert rewrite.counts["columns"] == 0
 
 
 def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
@@ -99,7 +147,7 @@ def test_a_convolution_whose_input_has_a_gradient_is_left_alone() -> None:
     )
     rewrite = RewriteGraph()
     found = run(model, images(), Graphs(rewrite))
-    assert rewrite.convolutions == 0
+    assert rewrite.counts["columns"] == 0
     assert found["0.weight"].abs().max() > 0
 
 
@@ -155,14 +203,14 @@ def test_columns_do_not_read_beyond_a_view(padding: int, stems: int) -> None:
     graphs = Graphs(RewriteGraph())
     run(Part(padding), images(), graphs)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.convolutions == stems
+    assert graphs.rewrite.counts["columns"] == stems
 
 
 def test_images_with_their_channels_first_are_left_alone() -> None:
     graphs = Graphs(RewriteGraph())
     run(Part(1), images().contiguous(), graphs)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.convolutions == 0
+    assert graphs.rewrite.counts["columns"] == 0
 
 
 def test_a_convolution_is_a_product_of_columns() -> None:
@@ -176,8 +224,9 @@ def test_a_convolution_is_a_product_of_columns() -> None:
         torch.testing.assert_close(found, nn.functional.conv2d(x, weight, stride=stride, padding=padding))
 
 
-def test_equal_sources_have_equal_hashes_for_the_compilers_cache() -> None:
-    assert RewriteGraph().uuid() == RewriteGraph().uuid()
+def test_the_compilers_cache_distinguishes_the_rewrites() -> None:
+    assert RewriteGraph().uuid() == RewriteGraph(GRAPH).uuid()
+    assert len({RewriteGraph(names).uuid() for names in ([], ["columns"], ["batchnorm"], GRAPH)}) == 4
 
 
 def compiled_and_eager(model: nn.Module, device: torch.device, options: dict[str, Any]) -> tuple[list[Tensor], ...]:
@@ -205,7 +254,7 @@ def test_compiled_gradients_are_the_eager_ones(model: nn.Module, rewritten: int)
     found, expected = compiled_and_eager(
         model, torch.device("cpu"), {"joint_custom_post_pass": rewrite, "force_disable_caches": True}
     )
-    assert rewrite.convolutions == rewritten
+    assert rewrite.counts["columns"] == rewritten
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -273,7 +322,7 @@ def test_rewriting_batch_norm_changes_no_value(residual: bool, masks: int) -> No
     plain, rewritten = Graphs(None), Graphs(RewriteGraph())
     expected, found = run(model, x, plain), run(model, x, rewritten)
     assert rewritten.rewrite is not None
-    assert rewritten.rewrite.norms == 2
+    assert rewritten.rewrite.counts["batchnorm"] == 2
     assert saved_relus_as_masks(plain) - saved_relus_as_masks(rewritten) == masks
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -291,7 +340,7 @@ def test_rewriting_batch_norm_loses_no_accuracy_in_mixed_precision(model: Callab
     graphs = Graphs(RewriteGraph())
     assert_as_exact_in_mixed_precision(TransNet(model(), ("r0", "r1")).train(), graphs)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.norms == norms
+    assert graphs.rewrite.counts["batchnorm"] == norms
 
 
 def test_masks_read_a_relus_output_only_if_it_is_used_twice() -> None:
@@ -316,7 +365,7 @@ def test_the_activations_kept_for_the_backward_pass_are_the_same() -> None:
 def test_batch_norm_in_full_precision_is_left_alone() -> None:
     rewrite = RewriteGraph()
     run(resnet8(), images(), Graphs(rewrite))
-    assert rewrite.norms == 0
+    assert rewrite.counts["batchnorm"] == 0
 
 
 @pytest.mark.parametrize(
@@ -331,6 +380,6 @@ def test_other_norms_are_left_alone(norm: nn.Module) -> None:
     graphs = Graphs(RewriteGraph())
     expected, found = run(model, images(), Graphs(None), mixed=True), run(model, images(), graphs, mixed=True)
     assert graphs.rewrite is not None
-    assert graphs.rewrite.norms == 0
+    assert graphs.rewrite.counts["batchnorm"] == 0
     for name, value in expected.items():
         assert torch.equal(found[name], value), name

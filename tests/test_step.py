@@ -14,6 +14,7 @@ from transnet import TransNet
 from transnet.backbones import create
 from transnet.data.augment import View, mix, plan_epoch
 from transnet.data.pixels import Geometry
+from transnet.errors import ConfigError
 from transnet.runs.config import TrainConfig
 from transnet.train.device import autocast_for
 from transnet.train.distributed import World
@@ -298,6 +299,71 @@ def test_convolutions_are_timed_only_for_whole_batches(monkeypatch: pytest.Monke
     assert torch.backends.cudnn.benchmark
 
 
+# ---------------------------------------------------------------------------------- a step that cannot be made faster
+
+
+def prepared_after(options: dict[str, Any]) -> tuple[Step, str | None]:
+    """A step that has trained an epoch, and what preparing it for the next one gives."""
+    config = settings(transforms="r0,r1", distillation=1.0)
+    step = stepper(small_net(), feed(), config, torch.linspace(0.1, 0.01, 6), **options)
+    step.capture = False
+    run_epochs(step, 1)
+    step.capture = options.get("capture", False)
+    return step, step.prepare()
+
+
+def assert_eager(step: Step) -> None:
+    """Another epoch ends exactly as without the attempt."""
+    expected, nothing = prepared_after({})
+    assert nothing is None
+    assert (step.compile, step.capture, step.graphs) == (False, False, {})
+    for each in (step, expected):
+        assert (int(each.feed.step), int(each.done)) == (3, 3)
+        each.start(drawn(each.feed, 1), 0, 3)
+        for k in range(3):
+            each(k, k)
+    everything = [*expected.net.state_dict().values(), *state_tensors(expected.optimizer).values()]
+    found = [*step.net.state_dict().values(), *state_tensors(step.optimizer).values()]
+    for name in ("losses", "correct", "terms", "done"):
+        found.append(getattr(step, name))
+        everything.append(getattr(expected, name))
+    assert all(torch.equal(a, b) for a, b in zip(found, everything, strict=True))
+
+
+@torch._inductor.config.patch({"cpp.cxx": (None, "no-such-compiler"), "force_disable_caches": True})
+def test_without_a_c_compiler_a_step_runs_eagerly() -> None:
+    step, problem = prepared_after({"compile": True})
+    assert "No working C++ compiler" in problem
+    assert "\n" not in problem
+    assert len(problem) <= 300
+    assert_eager(step)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="capturing works")
+def test_a_step_that_cannot_be_captured_runs_eagerly_from_the_state_before() -> None:
+    step, problem = prepared_after({"capture": True})  # the steps before it run, and change everything
+    assert problem
+    assert_eager(step)
+
+
+def test_running_out_of_memory_while_compiling_is_no_reason_to_run_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = stepper(small_net(), feed(), settings(), torch.full((3,), 0.1), capture=True)
+    before = {name: tensor.clone() for name, tensor in step.net.state_dict().items()}
+
+    def full(*_: Any) -> None:
+        if int(step.feed.step) == 0 and step.net.heads[0].weight.ne(before["heads.0.weight"]).any():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    step.net.register_forward_pre_hook(full)  # in the second step
+    with pytest.raises(torch.OutOfMemoryError):
+        step.prepare()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in step.net.state_dict().items())
+    monkeypatch.setenv("TRANSNET_REWRITES", "unknown")
+    step.compile = True
+    with pytest.raises(ConfigError):
+        step.prepare()
+
+
 # ------------------------------------------------------------------------------------------------------------- on a GPU
 
 gpu = pytest.mark.gpu
@@ -354,6 +420,31 @@ def test_capturing_in_the_very_last_step_of_a_run_works() -> None:
     step = on_gpu("fp32", epochs=1, capture=True)
     assert int(step.done) == 3
     assert step.losses.isfinite().all()
+
+
+@gpu
+def test_a_step_that_reads_a_value_back_runs_eagerly_and_equals_one_that_was_never_captured() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(64, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x.flatten(1) / x.std().item())
+
+    found = []
+    for capture in (False, True):
+        torch.manual_seed(0)
+        device = torch.device("cuda")
+        step = stepper(TransNet(Reads(), "r0,r1").to(device), feed(device=device), settings(), torch.full((3,), 0.1),
+                       capture=capture)  # fmt: skip
+        assert bool(step.prepare()) == capture
+        run_epochs(step, 1)
+        found.append(step)
+    eager, other = found
+    assert not other.capture
+    torch.testing.assert_close(other.losses, eager.losses)
+    torch.testing.assert_close(other.net.state_dict(), eager.net.state_dict())
 
 
 @gpu

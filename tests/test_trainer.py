@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from data_files import encoded, noise
 from small_runs import images_file, normalised, plain, run, settings, stopped_run, trainer, weights
 from transnet import load
+from transnet.errors import ConfigError
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
 from transnet.train import device, setup
 from transnet.train.distributed import World
 from transnet.train.optim import materialize_state
+from transnet.train.setup import Launch, prepare
 from transnet.train.state import how_to_resume
-from transnet.train.trainer import train
+from transnet.train.trainer import Trainer, train
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +217,30 @@ def test_resuming_in_another_precision_is_a_warning(
     assert result.precision == "bf16"
 
 
-@pytest.mark.parametrize("name", ["meta", "tpu", "cuda:x", "cuda:99", "GPU 0"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can capture the step")
+def test_a_step_that_cannot_be_captured_is_one_line_and_changes_nothing(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(data, tmp_path / "eager", transforms="r0")
+    capfd.readouterr()
+    prepared = Trainer(prepare(Launch.of(settings(data, tmp_path / "run", transforms="r0"))))
+    prepared.step.capture = True
+    prepared.train()
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(lines) == 1
+    assert "slower" in lines[0]
+    assert weights(tmp_path / "run") == weights(tmp_path / "eager")
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has an Apple GPU")
+def test_an_apple_gpu_that_is_not_there_is_a_clear_error(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Apple GPU") as caught:
+        run(data, tmp_path / "run", device="mps")
+    assert caught.value.field == "device"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["meta", "tpu", "cuda:x", "cuda:99", "GPU 0", "mps:1"])
 def test_an_unknown_device_is_a_clear_error(data: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="device: "):
         run(data, tmp_path / "run", device=name)

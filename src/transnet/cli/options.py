@@ -15,7 +15,7 @@ from transnet.errors import FileError
 T = TypeVar("T")
 
 Runs = Annotated[Positional[tuple[str, ...]], argument(metavar="RUN…", help="Folders of finished runs.")]
-Device = Annotated[str, argument(help="cpu, cuda, cuda:1, or auto: a GPU if there is one.")]
+Device = Annotated[str, argument(help="cpu, cuda, cuda:1, mps (untested), or auto: a CUDA GPU if there is one.")]
 
 
 def parse(

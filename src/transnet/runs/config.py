@@ -109,7 +109,7 @@ class TrainConfig:
     workers: Number = 4
     """Processes that decode streamed images."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, … auto: a GPU if there is one."""
+    """cpu, cuda, cuda:1, … or mps (untested). auto: a CUDA GPU if there is one."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU that supports it, and fp32 otherwise."""
     channels_last: bool = True

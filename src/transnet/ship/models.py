@@ -94,7 +94,7 @@ def open_model(source: str | Path, *, device: str = "cpu") -> Model:
     Args:
         source: a run's folder, a folder that `transnet prune` or `save_pretrained` wrote, an ``.onnx`` file, or
             ``hf:owner/name`` (``hf:owner/name@revision``).
-        device: where to compute: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``. ONNX files always run on the CPU.
+        device: where to compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``. ONNX files always run on the CPU.
 
     Raises:
         FileError: if there is no model, or it is damaged, or its parts do not belong together.

@@ -17,17 +17,19 @@ from transnet.train.distributed import World
 Autocast = Callable[[], AbstractContextManager[Any]]
 
 # Messages of errors that are not a `torch.OutOfMemoryError`.
-_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate|CUDA error: out of memory|CU(DNN|BLAS)_STATUS_ALLOC_FAILED"
+_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate|(error:|MPS backend) out of memory|CU(DNN|BLAS)_STATUS_ALLOC"
 
 
 def find_device(name: str, world: World) -> torch.device:
     """The device that a setting names; each of several processes gets its own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
-        raise ConfigError(f"{name!r} was given; auto, cpu, cuda or cuda:1 would work", field="device")
+    if re.fullmatch(r"cpu|mps|cuda(:\d+)?", name) is None:
+        raise ConfigError(f"{name!r} was given; auto, cpu, cuda, cuda:1 or mps would work", field="device")
     device = torch.device(name)
-    if device.type == "cpu":
+    if name == "mps" and (world.size > 1 or not torch.backends.mps.is_available()):
+        raise ConfigError("mps was given; it needs an Apple GPU and a single process; give cpu", field="device")
+    if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
         raise ConfigError("this machine has no CUDA device; give cpu", field="device")
@@ -43,8 +45,8 @@ def find_device(name: str, world: World) -> torch.device:
 
 def device_name(device: torch.device) -> str:
     """The name of a device, for results and messages."""
-    cuda = device.type == "cuda"
-    return torch.cuda.get_device_name(device) if cuda else f"CPU, {counted(torch.get_num_threads(), 'thread')}"
+    cpu = f"CPU, {counted(torch.get_num_threads(), 'thread')}"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu if device.type == "cpu" else "Apple GPU"
 
 
 @contextmanager

@@ -46,12 +46,14 @@ def _logits_per_view(net: TransNet, batches: Batches, *, flip: bool) -> Iterator
 def score_totals(net: TransNet, batches: Batches, classes: int, *, flip: bool) -> Tensor:
     """Sum `metrics.score_sums` over all batches: (views, m + 1, 1 + 2 · classes). The last row is the full model's."""
     shape = 1 + flip, len(net.transforms) + 1, 1 + 2 * classes
-    sums = torch.zeros(shape, dtype=torch.float64, device=next(net.parameters()).device)
+    device = next(net.parameters()).device
+    place = "cpu" if device.type == "mps" else device  # Apple's GPUs have no float64
+    sums = torch.zeros(shape, dtype=torch.float64, device=place)
     with evaluating(net):
         for views, y in _logits_per_view(net, batches, flip=flip):
             for i, logits in enumerate(views):
                 rows = torch.cat([logits, logits.mean(1, keepdim=True)], 1)
-                sums[i] += metrics.score_sums(rows, y)
+                sums[i] += metrics.score_sums(rows.to(place), y.to(place))
     return sums
 
 

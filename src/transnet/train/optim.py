@@ -17,9 +17,11 @@ def build_optimizer(net: nn.Module, config: TrainConfig, device: torch.device) -
     """
     cuda = device.type == "cuda"
     optimizer = torch.optim.SGD(
-        net.parameters(), lr=torch.tensor(config.lr, device=device) if cuda else config.lr, momentum=config.momentum,
-        nesterov=config.nesterov and config.momentum > 0, weight_decay=config.weight_decay, fused=cuda,
+        net.parameters(), lr=config.lr, momentum=config.momentum, nesterov=config.nesterov and config.momentum > 0,
+        weight_decay=config.weight_decay, fused=cuda,
     )  # fmt: skip
+    for group in optimizer.param_groups if cuda else ():
+        group["lr"] = torch.tensor(group["lr"], device=device)
     materialize_state(optimizer)
     return optimizer
 

@@ -5,6 +5,7 @@ rates. So the host only launches a captured step, and the CPU runs the same code
 be smaller. It has a graph of its own, without `torch.compile`, which would cost more than it saves.
 """
 
+import textwrap
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import FunctionType, MethodType
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from transnet.data.augment import Plan, mix
+from transnet.errors import TransnetError
 from transnet.model import TransNet
-from transnet.train.device import Autocast, no_cudnn_benchmark
+from transnet.train.device import Autocast, is_out_of_memory, no_cudnn_benchmark
 from transnet.train.feed import Feed
+from transnet.train.inductor import compiler_options
 from transnet.train.objective import BatchOutputs, Objective
 from transnet.train.optim import preserved, set_learning_rate, state_tensors
 
@@ -30,7 +33,7 @@ class Step:
     ) -> None:  # fmt: skip
         device, m = feed.labels.device, len(net.transforms)
         self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
-        self.classes, self.autocast, self.capture = classes, autocast, capture
+        self.classes, self.autocast, self.compile, self.capture = classes, autocast, compile, capture
         self.needs_across = any(term.needs_across for term in objective.terms)
         module = _Across(net) if self.needs_across else net
         self.module = nn.parallel.DistributedDataParallel(module) if distributed else module
@@ -42,16 +45,27 @@ class Step:
         self.terms = torch.zeros(feed.steps, len(objective.terms), device=device)  # weighted; filled only if several
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}  # the captured step for each size of a batch
         self._full_batch_loss: Callable[[int, int, float], Tensor] = self._loss
-        if compile:
-            cloned = clone_method(self._loss)
-            self._full_batch_loss = torch.compile(cloned, dynamic=False, options=compiler_options())  # type: ignore[arg-type]
 
-    def prepare(self) -> None:
-        """Compile and capture the CUDA graphs, if any, so that no epoch's time includes it."""
-        if self.capture:
-            for step in (0, self.feed.steps - 1):
-                if (size := self.feed.size(step)) not in self.graphs:
-                    self.graphs[size] = self._captured(step, size)
+    def prepare(self) -> str | None:
+        """Compile and capture before the first step, so that no epoch's time includes it.
+
+        If that raises, as without a C compiler, every step will run eagerly: return the reason in one line.
+        """
+        if not (self.compile or self.capture):
+            return None
+        counters = [self.losses, self.correct, self.terms, self.feed.step, self.done]
+        state = [*self.net.state_dict().values(), *state_tensors(self.optimizer).values()]
+        try:
+            with preserved([*state, *counters]):
+                self._prepare()
+        except Exception as error:
+            if isinstance(error, TransnetError) or is_out_of_memory(error):
+                raise
+            self._full_batch_loss, self.compile, self.capture = self._loss, False, False
+            self.graphs.clear()
+            self.optimizer.zero_grad(set_to_none=True)
+            return textwrap.shorten(f"{type(error).__name__}: {error}".partition("\n\n")[0], 300, placeholder=" …")
+        return None
 
     def start(self, plan: Plan, step: int, done: int) -> None:
         """Begin an epoch at one of its steps; ``done`` steps of the whole run come before it."""
@@ -66,9 +80,9 @@ class Step:
         size = self.feed.size(step)
         # Dropout uses this seed. Setting it in every step means that no generator's state has to be saved.
         torch.default_generator.manual_seed(seed)
-        if self.losses.device.type == "cuda":
+        if self.losses.device.type != "cpu":
             # `torch.manual_seed` is slower: it records a stack trace for every kind of device that is not present.
-            torch.cuda.manual_seed(seed)
+            torch.get_device_module(self.losses.device).manual_seed(seed)
         if self.capture:
             self.graphs[size].replay()
         else:
@@ -110,35 +124,35 @@ class Step:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _captured(self, step: int, size: int) -> torch.cuda.CUDAGraph:
-        counters = [self.losses, self.correct, self.terms, self.feed.step, self.done]
-        state = [*self.net.state_dict().values(), *state_tensors(self.optimizer).values()]
-        with preserved([*state, *counters]):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+    def _prepare(self) -> None:
+        if self.compile:
+            cloned = clone_method(self._loss)
+            self._full_batch_loss = torch.compile(cloned, dynamic=False, options=compiler_options())  # type: ignore[arg-type]
+        for step in (0, self.feed.steps - 1):
+            if (size := self.feed.size(step)) in self.graphs:
+                continue
+            self._warm_up(step, size)
+            if self.capture:
+                pool = next(iter(self.graphs.values())).pool() if self.graphs else None
+                graph = torch.cuda.CUDAGraph()
+                # The outer context restores the stream, which some versions of torch do not if a capture raises.
+                with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=pool):
+                    self._run(step, size)
+                self.graphs[size] = graph
+
+    def _warm_up(self, step: int, size: int) -> None:
+        """Run a step three times on another stream, as capturing requires."""
+        device = torch.get_device_module(self.losses.device)
+        side = device.Stream()
+        side.wait_stream(device.current_stream())
+        try:
+            with device.stream(side):
                 for _ in range(3):
                     self._run(step, size)
                     self.feed.step -= 1
                     self.done -= 1  # or the last steps of a run would read beyond its learning rates
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            pool = next(iter(self.graphs.values())).pool() if self.graphs else None
-            with torch.cuda.graph(graph, pool=pool):
-                self._run(step, size)
-        return graph
-
-
-def compiler_options() -> dict[str, object]:
-    """Options for `torch.compile` that make the step faster on a GPU than the defaults do."""
-    from transnet.train.inductor import RewriteGraph  # imports the compiler, which takes seconds
-
-    return {
-        "max_autotune_pointwise": True,  # try more tilings of the batch-norm kernels
-        "combo_kernels": True,  # run the many small kernels together, such as the casts of the weights
-        "triton.enable_pdl": True,  # set up a kernel while the one before it ends
-        "joint_custom_post_pass": RewriteGraph(),
-    }
+        finally:
+            device.current_stream().wait_stream(side)
 
 
 def clone_method(method: Callable[..., Tensor]) -> Callable[..., Tensor]:

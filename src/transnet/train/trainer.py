@@ -48,8 +48,8 @@ def train(
         Stopped: after Ctrl-C, when the run's state is saved.
     """
     launch = Launch.of(config, model=model, data=data, quiet=quiet, at_once=at_once)
-    cuda = launch.device.type == "cuda"
-    with determinism(config.deterministic or not cuda, cuda=cuda), out_of_memory_advice(launch):
+    kind = launch.device.type
+    with determinism(config.deterministic or kind == "cpu", cuda=kind == "cuda"), out_of_memory_advice(launch):
         try:
             if found := finished_result(launch):
                 return found
@@ -83,7 +83,8 @@ class Trainer:
         stopwatch.parts["prepare"] += time.perf_counter() - stopwatch.started
         say("preparing the training step, which may take minutes", shown=setup.shown and self.step.capture)
         with stopwatch.measure("compile"):
-            self.step.prepare()
+            if problem := self.step.prepare():
+                say(f"warning: training goes on without compiling, which is slower: {problem}", shown=setup.shown)
         self._train_epochs()
         result = self._evaluate_or_stop()
         if setup.world.is_primary:

@@ -1,14 +1,13 @@
 """Rewrite a compiled training step for a GPU, before forward and backward are separated.
 
-Only this file uses private parts of the compiler. `transnet.train.step.compiler_options` switches it on.
+**columns: the first convolution as a product of columns.** Images have three channels, but cuDNN's kernels need eight
+or more: it pads the images, and mostly multiplies zeros. Here the neighbourhoods are first arranged as columns of 27
+values (3 × 3 × 3), and the convolution becomes one of 1×1. This is done only if the images need no gradient, and if the
+columns are no larger than the convolution's output.
 
-**The first convolution as a product of columns.** Images have three channels, but cuDNN's kernels need eight or more:
-it pads the images, and mostly multiplies zeros. Here the neighbourhoods are first arranged as columns of 3 · 3 · 3 = 27
-values, and the convolution becomes one of 1×1. This is done only if the images need no gradient, and if the columns are
-no larger than the convolution's output.
-
-**Batch norm as one product and one sum per value.** A step in mixed precision is limited by reading activations. The
-compiler normalises each value, two bytes, with four numbers of its channel, sixteen bytes. Two suffice:
+**batchnorm: batch norm as one product and one sum per value.** A step in mixed precision is limited by reading
+activations. The compiler normalises each value, two bytes, with four numbers of its channel, sixteen bytes. Two
+suffice:
 
     pre = (x − mean) · rstd · weight + bias   ─▶   pre = x · scale + shift
 
@@ -18,7 +17,7 @@ convolution and nowhere else. The changed order of operations in float32 matters
 and rounding keeps the sign. In full precision nothing is changed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,6 +27,8 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+from transnet.train.inductor import GRAPH
+
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _LANES = 8  # 16-bit values in the 16 bytes that a GPU reads at once; columns are padded to a multiple of it
 
@@ -35,20 +36,21 @@ _LANES = 8  # 16-bit values in the 16 bytes that a GPU reads at once; columns ar
 class RewriteGraph(CustomGraphPass):
     """Use it as `torch.compile(…, options={"joint_custom_post_pass": RewriteGraph()})`."""
 
-    convolutions = norms = 0  # numbers of nodes that were rewritten in the last graph
+    def __init__(self, names: Iterable[str] = GRAPH) -> None:
+        self.counts = dict.fromkeys(names, 0)  # nodes of the last graph that each rewrite has changed
 
     def __call__(self, graph: fx.Graph) -> None:
         """Rewrite a joint graph in place."""
-        convolutions = graph.find_nodes(op="call_function", target=_aten.convolution.default)
-        self.convolutions = sum(map(_rewrite_convolution, list(convolutions)))
-        rounded = graph.find_nodes(op="call_function", target=_prims.convert_element_type.default)
-        self.norms = sum(map(_rewrite_batchnorm, list(rounded)))
+        for name in self.counts:
+            target, rewrite = _REWRITES[name]
+            nodes = graph.find_nodes(op="call_function", target=target)
+            self.counts[name] = sum(map(rewrite, list(nodes)))
         graph.eliminate_dead_code()
         graph.lint()
 
     def uuid(self) -> object:
-        """A hash of this file, so that the compiler's cache does not reuse graphs of another version."""
-        return get_hash_for_files((__file__,))
+        """A hash of this file and the names, so that the compiler's cache does not reuse graphs of other rewrites."""
+        return get_hash_for_files((__file__,), ",".join(self.counts))
 
 
 def _insert_before(at: fx.Node, function: Callable[..., Any], *args: Any) -> list[fx.Node]:
@@ -197,3 +199,9 @@ def _normalised(pre: Any) -> tuple[fx.Node, ...] | None:
 
 def _is(node: Any, target: Any) -> bool:
     return isinstance(node, fx.Node) and node.op == "call_function" and node.target == target
+
+
+_REWRITES = {  # each with the calls that it is tried on
+    "columns": (_aten.convolution.default, _rewrite_convolution),
+    "batchnorm": (_prims.convert_element_type.default, _rewrite_batchnorm),
+}

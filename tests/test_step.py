@@ -344,6 +344,19 @@ def test_operations_are_those_of_every_pass(m: int, heads: Any) -> None:
     assert count_flops(net, build_objective(config), opened(), config)[0] == step * m * N * 4
 
 
+@pytest.mark.parametrize(("layer", "weights"), [
+    (nn.Conv2d(6, 6, 3, padding=1, groups=6), 6 * 9), (nn.Conv2d(6, 6, 3, padding=1, groups=2), 6 * 3 * 9),
+    (nn.ConvTranspose2d(6, 6, 3, padding=1, groups=3), 6 * 2 * 9), (nn.Conv2d(6, 6, 1), 6 * 6),
+])  # fmt: skip
+def test_a_convolutions_gradients_take_twice_its_operations(layer: nn.Module, weights: int) -> None:
+    net = TransNet(nn.Sequential(nn.Conv2d(1, 6, 1), layer, nn.Flatten(), nn.Linear(6 * 64, CLASSES)), "r0")
+    net(torch.rand(2, 1, 8, 8))
+    config = settings(batch_size=16, epochs=1)
+    first, own, linear = 2 * 6 * 64, 2 * weights * 64, 2 * 6 * 64 * CLASSES
+    expected = (2 * first + 3 * own + 3 * linear) * N, first + own + linear
+    assert count_flops(net, build_objective(config), opened(), config) == expected
+
+
 def test_operations_of_every_term_are_counted() -> None:
     plainly = settings(batch_size=16, epochs=1)
     every = settings(batch_size=16, epochs=1, invariance_weight=0.1, distillation=0.5, label_augmentation=1.0)

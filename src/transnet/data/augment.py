@@ -42,9 +42,8 @@ def plan_epoch(
     n: int, *, seed: int, epoch: int, batches: int, flip: bool, rotate: Sequence[str] = ("r0",),
     mixup: float = 0.0, cutmix: float = 0.0,
 ) -> Plan:  # fmt: skip
-    """Draw an epoch of ``n`` images for a run's seed; ``flip`` flips half of them left-right.
+    """Draw an epoch of ``n`` images for a run's seed; ``flip`` flips half of them, and each gets one of ``rotate``.
 
-    Each image gets one of the transforms in ``rotate``; a repeated name is as much likelier.
     ``mixup`` and ``cutmix`` are the α of the Beta distributions, 0 for none; with both, each batch uses one of them.
     """
     order = torch.Generator().manual_seed(seed_for(seed, "order", epoch))

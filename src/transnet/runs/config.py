@@ -145,9 +145,8 @@ class TrainConfig:
                 if get_origin(hint) is Literal:
                     reason = f"known are {' '.join(get_args(hint))}"
                 raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
-        if unknown := [name for name in self.rotations if not re.fullmatch("[rm][0-3]", name)]:
-            problem = f"{self.rotate!r} has an unknown {unknown[0]!r}; known are r0 r1 r2 r3 m0 m1 m2 m3"
-            raise ConfigError(problem, field="rotate")
+        if bad := [name for name in self.rotations if not re.fullmatch("[rm][0-3]", name)]:
+            raise ConfigError(f"{self.rotate!r}: unknown {bad[0]!r}; known are r0 r1 r2 r3 m0 m1 m2 m3", field="rotate")
         with suppress(ValueError):
             if all(0 < share < 1 for share in self.milestone_shares):
                 return

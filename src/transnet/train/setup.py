@@ -29,7 +29,7 @@ from transnet.train.feed import Feed
 from transnet.train.objective import Objective, build_objective
 from transnet.train.optim import build_optimizer, learning_rates, preserved
 from transnet.train.progress import Stopwatch
-from transnet.train.step import count_flops
+from transnet.train.step import Flops, count_flops
 from transnet.train.user_warnings import setup_warnings
 
 
@@ -79,7 +79,7 @@ class Setup(Launch):
     rates: Tensor  # the learning rate of every step of the run
     stopwatch: Stopwatch  # started when the setup began
     commit: str | None  # of the source code, if known
-    flops: tuple[int | None, int | None]  # of the training, and of the pruned network for one image
+    flops: Flops
 
 
 def prepare(launch: Launch) -> Setup:
@@ -92,8 +92,8 @@ def prepare(launch: Launch) -> Setup:
     data = open_together(launch)
     height, width = data.geometry.size
     if height != width and (swaps := [name for name in config.rotations if d4.swaps_sides(name)]):
-        problem = f"{swaps[0]} swaps height and width and needs square images, not {height}×{width}"
-        raise ConfigError(f"{problem}; r0 r2 m0 m2 work on any", field="rotate")
+        problem = f"{swaps[0]} needs square images, not {height}×{width}; r0 r2 m0 m2 work on any"
+        raise ConfigError(problem, field="rotate")
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
     settings = provenance.run_settings(config, data)
@@ -216,7 +216,6 @@ def _introduction(
     where = where if resident else f"streamed by {counted(config.workers, 'worker')}"
     pad = f"padded by {about.pad} and " if about.pad else ""
     flip = "flipped horizontally" if about.flip else "not flipped"
-    flip += f", rotated by {config.rotate}" if config.rotate else ""
     bad = f", {counted(len(data.skipped), 'bad image')} left out ({listed(data.skipped, 10)})" if data.skipped else ""
     return (
         f"{data.name}: {counted(len(data.train), 'training image')}{val}, {len(data.test):,} for the test, "

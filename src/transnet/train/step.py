@@ -9,11 +9,11 @@ import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import FunctionType, MethodType
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from transnet.data import DataSet
 from transnet.data.augment import Plan, mix
@@ -23,6 +23,8 @@ from transnet.train.device import Autocast, no_cudnn_benchmark
 from transnet.train.feed import Feed
 from transnet.train.objective import BatchOutputs, Objective
 from transnet.train.optim import preserved, set_learning_rate, state_tensors
+
+Flops = tuple[int | None, int | None]  # of a whole training, and of the pruned network for one image
 
 
 class Step:
@@ -173,26 +175,27 @@ def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return -logs.gather(-1, target[:, None, None].expand(-1, logs.shape[1], 1)).squeeze(-1).mean(0)
 
 
-def count_flops(
-    net: TransNet, objective: Objective, data: DataSet, config: TrainConfig
-) -> tuple[int | None, int | None]:
-    """Return the operations of the whole training, and those of the pruned network for one image.
+def count_flops(net: TransNet, objective: Objective, data: DataSet, config: TrainConfig) -> Flops:
+    """Count the floating-point operations of convolutions and matrix products, a multiply-add as two.
 
-    PyTorch counts convolutions and matrix products, a multiply-add as two. The network must have run before. None if it
-    does not run on the meta device, because it reads values.
+    The network must have run before. None if it does not run on the meta device, because it reads values.
     """
     batch = min(config.batch_size, len(data.train))
     x = torch.zeros(batch, data.channels, *data.geometry.size, device="meta")
-    y = torch.zeros(batch, dtype=torch.int64, device="meta")
     try:
         net = copy.deepcopy(net).to("meta").eval()  # as many operations as in training mode, and no random numbers
-        with FlopCounterMode(display=False) as step:
+        with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _conv_grads}) as step:
             across = any(term.needs_across for term in objective.terms)
             logits = net.logits(x, across=across)
             outputs = BatchOutputs(net, logits.diagonal(dim1=1, dim2=2).mT if across else logits, logits)
-            objective(outputs, y).sum().backward()
+            objective(outputs, torch.zeros(batch, dtype=torch.int64, device="meta")).sum().backward()
         with FlopCounterMode(display=False) as prediction:
             net.predict(x[:1], heads=net.transforms[:1])
     except Exception:  # a network of the user's own may do anything
         return None, None
     return step.get_total_flops() * len(data.train) * config.epochs // batch, prediction.get_total_flops()
+
+
+def _conv_grads(gradient: list[int], x: list[int], weight: list[int], *more: Any, **_: Any) -> int:
+    """The operations of a convolution's gradients, given shapes. PyTorch's own formula ignores groups."""
+    return sum(more[7][:2]) * conv_flop_count(x, weight, gradient, transposed=more[4])  # of x and weight, if needed

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from small_runs import plain
-from transnet import TransNet, heads_loss
+from transnet import TransNet, d4, heads_loss
 from transnet.data.augment import CUTMIX, MIXUP, Plan, View, mix, plan_epoch, seed_for
 from transnet.data.pixels import Geometry
 from transnet.model import TransNet as Model
@@ -27,7 +27,7 @@ def drawn(seed: int = 0, epoch: int = 0, **options: object) -> Plan:
 
 
 def same(a: Plan, b: Plan) -> list[bool]:
-    return [torch.equal(getattr(a, name), getattr(b, name)) for name in ("order", "crop", "flip", "mix")]
+    return [torch.equal(getattr(a, name), getattr(b, name)) for name in ("order", "crop", "flip", "rotate", "mix")]
 
 
 # ------------------------------------------------------------------------------------------------------------ the plan
@@ -43,7 +43,8 @@ def test_a_plan_depends_only_on_seed_and_epoch() -> None:
 
 @pytest.mark.parametrize("other", [(4, 5), (3, 6)])
 def test_another_seed_or_epoch_changes_everything(other: tuple[int, int]) -> None:
-    assert not any(same(drawn(3, 5, mixup=1.0), drawn(*other, mixup=1.0)))
+    options = {"rotate": d4.NAMES, "mixup": 1.0}
+    assert not any(same(drawn(3, 5, **options), drawn(*other, **options)))
 
 
 def test_the_order_is_a_permutation() -> None:
@@ -51,9 +52,9 @@ def test_the_order_is_a_permutation() -> None:
 
 
 def test_order_augmentation_and_mixing_have_separate_seeds() -> None:
-    seeds = {seed_for(0, "order", 0), seed_for(0, "augment", 0), seed_for(0, "mix", 0)}
-    assert len(seeds) == 3
-    without, with_all = drawn(flip=False), drawn(flip=True, mixup=1.0, cutmix=1.0)
+    seeds = {seed_for(0, purpose, 0) for purpose in ("order", "augment", "rotate", "mix")}
+    assert len(seeds) == 4
+    without, with_all = drawn(flip=False), drawn(flip=True, rotate=d4.NAMES, mixup=1.0, cutmix=1.0)
     assert torch.equal(without.order, with_all.order)
     assert torch.equal(without.crop, with_all.crop)
     assert not without.flip.any()
@@ -102,6 +103,35 @@ def test_training_images_equal_a_plain_implementation(geometry: Geometry) -> Non
     for k, i in enumerate(order.tolist()):
         expected = by_hand(images[i], geometry, crop[k], bool(flip[k]))
         torch.testing.assert_close(got[k].double(), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("rotate", [d4.NAMES, ("r0", "r1"), ("m1", "r3", "m3"), ("r2",)], ids=",".join)
+@pytest.mark.parametrize(
+    "geometry", [Geometry.square(8), Geometry.square(8, pad=3), Geometry.square(5, stored=8, pad=1)], ids=str
+)
+def test_rotation_applies_the_plans_transform_to_each_flipped_crop(geometry: Geometry, rotate: tuple[str, ...]) -> None:
+    images, view = stored(200), View.create(geometry, mean=MEAN, std=STD)
+    p = drawn(rotate=rotate)
+    upright, got = (view.train(images, p.order, p.crop, p.flip, *choice) for choice in ((), (p.rotate,)))
+    names = [d4.NAMES[choice] for choice in p.rotate.tolist()]
+    assert set(names) == set(rotate)
+    for name, x, y in zip(names, upright, got, strict=True):
+        assert torch.equal(d4.apply(name, x), y)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_images_that_are_not_square_can_be_turned_over() -> None:
+    images, view = stored(200)[:, :, :6], View.create(Geometry((5, 4), (8, 6), pad=1), mean=MEAN, std=STD)
+    p = drawn(rotate=("r0", "r2", "m0", "m2"))
+    got = view.train(images, p.order, p.crop, p.flip, p.rotate)
+    for choice, x, y in zip(p.rotate.tolist(), view.train(images, p.order, p.crop, p.flip), got, strict=True):
+        assert torch.equal(d4.apply(d4.NAMES[choice], x), y)
+
+
+def test_a_repeated_transform_is_chosen_more_often() -> None:
+    counts = torch.bincount(plan_epoch(9000, seed=0, epoch=0, batches=1, flip=False, rotate=("r3", "r0", "r3")).rotate)
+    assert counts[[1, 2]].sum() == 0
+    assert abs(counts[3] / 9000 - 2 / 3) < 0.02
 
 
 def test_every_crop_position_is_reached_and_equally_often() -> None:

@@ -38,7 +38,7 @@ def config(**changes: Any) -> TrainConfig:
         ("label_smoothing", 1.0), ("warmup", 1.0), ("milestones", "1.5"), ("milestones", "0"), ("milestones", "half"),
         ("schedule", "cosine"), ("recipe", "slow"), ("heads", "many"), ("bn", "none"), ("init", "zero"),
         ("storage", "disk"), ("precision", "fp8"), ("on_bad_image", "ignore"), ("nesterov", "yes"), ("flip", "no"),
-        ("model", 18), ("transforms", None),
+        ("model", 18), ("transforms", None), ("rotate", "r0,r5"), ("rotate", ""), ("rotate", 1),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_refused_with_its_field(name: str, value: object) -> None:

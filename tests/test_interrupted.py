@@ -38,7 +38,9 @@ def without_times(out: Path) -> list[EpochEntry]:
 
 
 @pytest.mark.parametrize("step", [1, 3, 5, 7, 14])
-@pytest.mark.parametrize("changes", [{}, {"storage": "stream", "workers": 2, "mixup": 0.3}], ids=["resident", "stream"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"storage": "stream", "workers": 2, "mixup": 0.3, "rotate": "r0,r1"}], ids=["resident", "stream"]
+)
 def test_stopped_anywhere_and_resumed_a_run_ends_bit_identically(
     data: Path, tmp_path: Path, step: int, changes: dict[str, Any]
 ) -> None:

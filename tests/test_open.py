@@ -291,6 +291,19 @@ def test_share_of_the_training_images_keeps_one_of_every_class(tmp_path: Path, f
     assert torch.bincount(data.train.labels).tolist() == [max(1, round(10 * fraction))] * 2 + [1]
 
 
+def test_the_subset_has_a_seed_of_its_own() -> None:
+    def splits(**options: int) -> list[str]:
+        data = open_data("digits", train_fraction=0.2, val_fraction=0.1, **options)
+        return [part.fingerprint for part in (data.train, data.val, data.test)]
+
+    first, other = splits(subset_seed=0), splits(subset_seed=1)
+    assert first[0] != other[0]
+    assert first[1:] == other[1:]
+    assert splits() == first == splits(subset_seed=0)
+    assert splits(seed=3)[0] == splits(seed=3, subset_seed=3)[0]
+    assert open_data("digits", subset_seed=5).fingerprint == open_data("digits").fingerprint
+
+
 def test_importing_is_light() -> None:
     code = (
         "import sys, transnet.data;"

@@ -1,6 +1,7 @@
 """The folder of a run: who may write to it, and what can be read back from it."""
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -60,7 +61,9 @@ def test_result_json_is_what_train_returned_and_has_the_agreed_fields(data: Path
                             "versions", "device", "command", "commit", "config"}  # fmt: skip
     assert set(written["test"]) == {"pruned", "full", "heads"}
     assert set(written["test"]["pruned"]) >= {"accuracy", "loss", "n"}
-    assert set(written["cost"]) == {"train_passes", "predict_passes", "parameters", "images_per_second"}
+    assert set(written["cost"]) == {
+        "train_passes", "predict_passes", "parameters", "images_per_second", "train_flops", "predict_flops",
+    }  # fmt: skip
     assert written["cost"]["train_passes"] == 90 * 2
     assert written["test"]["pruned"]["n"] == 30
     parts = [written[f"{what}_seconds"] for what in ("prepare", "compile", "train", "evaluate")]
@@ -237,6 +240,45 @@ def test_config_json_repeats_the_run(data: Path, finished: Path, tmp_path: Path)
     content = json.loads((finished / "config.json").read_text())["train"]
     train(from_dict({**content, "out": str(tmp_path / "again")}), quiet=True)
     assert weights(tmp_path / "again") == weights(finished)
+
+
+def test_the_seed_chooses_the_subset_and_the_arms_of_a_seed_share_it(data: Path, tmp_path: Path) -> None:
+    about = {}
+    for name, changes in {"a": {"seed": 1}, "b": {"seed": 1, "transforms": "r0"}, "c": {"seed": 2}}.items():
+        run(data, tmp_path / name, epochs=1, train_fraction=0.5, **changes)
+        about[name] = Run(tmp_path / name).settings().data
+    assert about["a"].fingerprint == about["b"].fingerprint != about["c"].fingerprint
+    assert [about[name].subset_seed for name in "abc"] == [1, 1, 2]
+    assert about["a"].sizes == about["c"].sizes
+    assert own_data(tmp_path / "c").fingerprint == about["c"].fingerprint
+    run(data, tmp_path / "all", epochs=1, seed=2)
+    assert Run(tmp_path / "all").settings().data.subset_seed is None
+
+
+@pytest.mark.parametrize("storage", ["resident", "stream"])
+def test_a_run_is_written_where_folders_cannot_be_opened_or_read_only_files_flushed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: Any
+) -> None:
+    def open_file(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if os.path.isdir(path):
+            raise PermissionError(13, "is a folder", path)
+        return opened(path, flags, *args, **options)
+
+    def flush(handle: int) -> None:
+        if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(9, "is read-only")
+        flushed.append(handle)
+
+    opened, flushed = os.open, list[int]()
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as on systems that cannot open folders
+    monkeypatch.setenv("TRANSNET_CACHE", str(tmp_path / "cache"))
+    changes: dict[str, Any] = {"epochs": 4, "checkpoint_every": 1, "storage": storage, "workers": 0}
+    stopped_run(data, tmp_path / "run", step=8, **changes)
+    run(data, tmp_path / "run", plain(), resume=True, **changes)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    assert flushed
 
 
 def test_weights_do_not_depend_on_folder_or_time(data: Path, finished: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from small_runs import plain
 from transnet import TransNet
 from transnet.backbones import create
+from transnet.d4 import NAMES
 from transnet.data.augment import View, mix, plan_epoch
 from transnet.data.pixels import Geometry
 from transnet.errors import ConfigError
@@ -21,7 +23,7 @@ from transnet.train.distributed import World
 from transnet.train.feed import Feed
 from transnet.train.objective import build_objective
 from transnet.train.optim import build_optimizer, state_tensors
-from transnet.train.step import Step, clone_method
+from transnet.train.step import Step, clone_method, count_flops
 
 CPU = torch.device("cpu")
 N, CLASSES = 43, 3
@@ -33,8 +35,11 @@ def geometry(device: torch.device = CPU) -> View:
     return View.create(Geometry.square(8, pad=1), mean=(0.4,), std=(0.3,), device=device)
 
 
-def feed(batch: int = 16, world: World | None = None, device: torch.device = CPU, n: int = N) -> Feed:
-    return Feed(IMAGES[:n].to(device), LABELS[:n], geometry(device), batch, world or World(), device)
+def feed(
+    batch: int = 16, world: World | None = None, device: torch.device = CPU, n: int = N, *, rotates: bool = False
+) -> Feed:
+    images = IMAGES[:n].to(device)
+    return Feed(images, LABELS[:n], geometry(device), batch, world or World(), device, rotates=rotates)
 
 
 def small_net(transforms: str = "r0,r1", **options: Any) -> TransNet:
@@ -58,7 +63,9 @@ def settings(**changes: Any) -> TrainConfig:
 
 
 def drawn(images: Feed, epoch: int, *, seed: int = 0, **options: float) -> Any:
-    return plan_epoch(len(images.labels), seed=seed, epoch=epoch, batches=images.steps, flip=True, **options)
+    rotate = NAMES if images.rotates else ("r0",)
+    return plan_epoch(len(images.labels), seed=seed, epoch=epoch, batches=images.steps, flip=True, rotate=rotate,
+                      **options)  # fmt: skip
 
 
 def run_epochs(step: Step, epochs: int, **options: float) -> None:
@@ -160,6 +167,25 @@ def test_images_are_mixed_by_the_settings_of_the_step() -> None:
         x = geometry().train(IMAGES, p.order[part], p.crop[part], p.flip[part])
         mixed, _ = mix(x, LABELS[p.order[part]], p.mix[k], CLASSES)
         torch.testing.assert_close(net.backbone.seen[k], mixed)
+
+
+def test_images_are_rotated_by_the_plan() -> None:
+    net = TransNet(Recorder(), "r0")
+    images = feed(rotates=True)
+    step = stepper(net, images, settings(), torch.full((3,), 0.01))
+    p = drawn(images, 0)
+    step.start(p, 0, 0)
+    for k in range(3):
+        step(k, 0)
+        part = slice(16 * k, min(16 * k + 16, N))
+        expected = geometry().train(IMAGES, p.order[part], p.crop[part], p.flip[part], p.rotate[part])
+        assert torch.equal(net.backbone.seen[k], expected)
+    assert len(p.rotate.unique()) == 8
+
+
+def test_rotation_reads_nothing_back_from_the_device() -> None:
+    x, y = feed(device=torch.device("meta"), rotates=True).fetch(16, 0)  # there reading a value raises
+    assert (x.shape, y.shape) == ((16, 1, 8, 8), (16,))
 
 
 def test_continuing_within_an_epoch_equals_an_uninterrupted_one() -> None:
@@ -364,17 +390,87 @@ def test_running_out_of_memory_while_compiling_is_no_reason_to_run_eagerly(monke
         step.prepare()
 
 
+# ------------------------------------------------------------------------------------------------------- operations
+
+
+def opened(n: int = N) -> Any:
+    return SimpleNamespace(train=range(n), channels=1, geometry=Geometry.square(8))
+
+
+@pytest.mark.parametrize("heads", ["separate", "shared"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_operations_are_those_of_every_pass(m: int, heads: Any) -> None:
+    net = TransNet(plain(), ("r0", "r1", "r2")[:m], heads=heads)
+    net(torch.rand(2, 1, 8, 8))
+    conv, linear = 2 * 6 * 9 * 64, 2 * 96 * 3
+    step = 2 * conv + 3 * linear  # no gradient of the images is needed
+    config = settings(batch_size=16, epochs=4)
+    assert count_flops(net, build_objective(config), opened(), config) == (step * m * N * 4, conv + linear)
+    config = settings(batch_size=100, epochs=4)  # a batch of all images
+    assert count_flops(net, build_objective(config), opened(), config)[0] == step * m * N * 4
+
+
+@pytest.mark.parametrize(("layer", "weights"), [
+    (nn.Conv2d(6, 6, 3, padding=1, groups=6), 6 * 9), (nn.Conv2d(6, 6, 3, padding=1, groups=2), 6 * 3 * 9),
+    (nn.ConvTranspose2d(6, 6, 3, padding=1, groups=3), 6 * 2 * 9), (nn.Conv2d(6, 6, 1), 6 * 6),
+])  # fmt: skip
+def test_a_convolutions_gradients_take_twice_its_operations(layer: nn.Module, weights: int) -> None:
+    net = TransNet(nn.Sequential(nn.Conv2d(1, 6, 1), layer, nn.Flatten(), nn.Linear(6 * 64, CLASSES)), "r0")
+    net(torch.rand(2, 1, 8, 8))
+    config = settings(batch_size=16, epochs=1)
+    first, own, linear = 2 * 6 * 64, 2 * weights * 64, 2 * 6 * 64 * CLASSES
+    expected = (2 * first + 3 * own + 3 * linear) * N, first + own + linear
+    assert count_flops(net, build_objective(config), opened(), config) == expected
+
+
+def test_operations_of_every_term_are_counted() -> None:
+    plainly = settings(batch_size=16, epochs=1)
+    every = settings(batch_size=16, epochs=1, invariance_weight=0.1, distillation=0.5, label_augmentation=1.0)
+    net = small_net()
+    net(torch.rand(2, 1, 8, 8))
+    less, more = (count_flops(net, build_objective(config), opened(), config)[0] for config in (plainly, every))
+    assert 0 < less < more < 1.01 * less  # every head on every copy
+
+
+@pytest.mark.parametrize("bn", ["joint", "separate"])
+def test_counting_operations_changes_nothing(bn: Any) -> None:
+    net = small_net(bn=bn)
+    net(torch.rand(2, 1, 8, 8))
+    before, random = copy.deepcopy(net.state_dict()), torch.get_rng_state()
+    assert None not in count_flops(net, build_objective(settings()), opened(), settings())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert net.training
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert all(parameter.grad is None and parameter.device == CPU for parameter in net.parameters())
+
+
+def test_operations_of_a_network_that_reads_values_are_unknown() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(64, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x.flatten(1) if x.max() > 0 else -x.flatten(1))
+
+    net = TransNet(Reads(), "r0")
+    net(torch.rand(2, 1, 8, 8))
+    assert count_flops(net, build_objective(settings()), opened(), settings()) == (None, None)
+
+
 # ------------------------------------------------------------------------------------------------------------- on a GPU
 
 gpu = pytest.mark.gpu
 
 
-def on_gpu(precision: str, *, epochs: int = 2, config: TrainConfig | None = None, **options: Any) -> Step:
+def on_gpu(
+    precision: str, *, epochs: int = 2, config: TrainConfig | None = None, rotates: bool = False, **options: Any
+) -> Step:
     device = torch.device("cuda")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     net = small_net().to(device, memory_format=torch.channels_last)
-    images = feed(device=device)
+    images = feed(device=device, rotates=rotates)
     rates = torch.linspace(0.1, 0.01, 3 * epochs)
     step = stepper(net, images, config or settings(), rates, precision=precision, **options)
     step.prepare()
@@ -406,6 +502,14 @@ def test_captured_steps_equal_eager_ones_with_every_term() -> None:
     torch.testing.assert_close(captured.losses, eager.losses, atol=2e-3, rtol=2e-3)
     torch.testing.assert_close(captured.terms, eager.terms, atol=2e-3, rtol=2e-3)
     assert captured.terms.all()
+
+
+@gpu
+def test_captured_steps_with_rotation_equal_the_cpus() -> None:
+    cpu = stepper(small_net(), feed(rotates=True), settings(), torch.linspace(0.1, 0.01, 6))
+    run_epochs(cpu, 2)
+    captured = on_gpu("fp32", rotates=True, capture=True, compile=True)
+    torch.testing.assert_close(captured.losses.cpu(), cpu.losses, atol=2e-3, rtol=2e-3)
 
 
 @gpu

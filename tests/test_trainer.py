@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from data_files import encoded, noise
 from small_runs import images_file, normalised, plain, run, settings, stopped_run, trainer, weights
 from transnet import load
+from transnet.data import open_data
+from transnet.data.pixels import Geometry
 from transnet.errors import ConfigError
 from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run
 from transnet.runs.records import encode
 from transnet.train import device, setup
 from transnet.train.distributed import World
+from transnet.train.evaluate_runs import evaluate_runs
 from transnet.train.optim import materialize_state
 from transnet.train.setup import Launch, prepare
 from transnet.train.state import how_to_resume
@@ -42,14 +45,13 @@ def test_a_run_learns_and_its_log_agrees_with_its_result(data: Path, tmp_path: P
     assert metrics[-1].loss[0] < 0.5 * metrics[0].loss[0]
     assert all(0 <= accuracy <= 1 for entry in metrics for accuracy in entry.accuracy)
     assert result["train"]["n"] == 150
+    assert result["cost"]["train_flops"] > 12 * 150 * 2 * 3 * 0.9 * result["cost"]["predict_flops"]
 
 
 def test_the_loss_of_the_first_step_is_that_of_the_initial_network(data: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "run", epochs=1, batch_size=150, lr=0.0, pad=0, transforms="r0")
     net = load(tmp_path / "run").train()
-    from transnet.data import open_data
     from transnet.data.augment import View
-    from transnet.data.pixels import Geometry
 
     opened = open_data(str(data))
     view = View.create(Geometry.square(8), mean=opened.mean, std=opened.std)
@@ -249,18 +251,23 @@ def test_an_unknown_device_is_a_clear_error(data: Path, tmp_path: Path, name: st
 # ------------------------------------------------------------------------------------------------------------ streaming
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_streamed_and_resident_images_train_the_same_weights(data: Path, tmp_path: Path, workers: int) -> None:
-    a = run(data, tmp_path / "resident", plain(), pad=2, flip=True, storage="resident")
-    b = run(data, tmp_path / "stream", plain(), pad=2, flip=True, storage="stream", workers=workers)
+@pytest.mark.parametrize(("workers", "rotate"), [(0, None), (2, None), (0, "r0,m1,r2")])
+def test_streamed_and_resident_images_train_the_same_weights(
+    data: Path, tmp_path: Path, workers: int, rotate: str | None
+) -> None:
+    changes: dict[str, Any] = {"pad": 2, "flip": True, "rotate": rotate}
+    a = run(data, tmp_path / "resident", plain(), storage="resident", **changes)
+    b = run(data, tmp_path / "stream", plain(), storage="stream", workers=workers, **changes)
     assert weights(tmp_path / "resident") == weights(tmp_path / "stream")
     assert a["test_flip"] == b["test_flip"]
 
 
-def test_crops_without_padding_are_the_same_streamed_and_resident(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rotate", [None, "r0,r1,m2"])
+def test_crops_without_padding_are_the_same_streamed_and_resident(tmp_path: Path, rotate: str | None) -> None:
     file = images_file(tmp_path / "x.npz", size=70, n=40, test=10)
+    changes: dict[str, Any] = {"image_size": 16, "workers": 0, "flip": True, "rotate": rotate}
     for storage in ("resident", "stream"):
-        result = run(file, tmp_path / storage, plain(), image_size=16, storage=storage, workers=0, flip=True)
+        result = run(file, tmp_path / storage, plain(), storage=storage, **changes)
         assert result["config"]["data"]["stored_size"] == 18
     assert weights(tmp_path / "resident") == weights(tmp_path / "stream")
 
@@ -274,6 +281,26 @@ def test_images_that_are_not_square_are_the_same_streamed_and_resident(tmp_path:
     for storage in ("resident", "stream"):
         run(tmp_path / "data", tmp_path / storage, plain(channels=3), image_size=16, storage=storage, workers=0)
     assert weights(tmp_path / "resident") == weights(tmp_path / "stream")
+
+
+def test_rotation_is_an_augmentation_of_training_alone(data: Path, tmp_path: Path) -> None:
+    results = {rotate: run(data, tmp_path / str(rotate), rotate=rotate) for rotate in (None, "r0", "r0,r1,r2,r3")}
+    assert results["r0,r1,r2,r3"]["config"]["train"]["rotate"] == "r0,r1,r2,r3"
+    assert "--rotate r0,r1,r2,r3" in results["r0,r1,r2,r3"]["command"]
+    assert weights(tmp_path / "None") == weights(tmp_path / "r0") != weights(tmp_path / "r0,r1,r2,r3")
+    again = evaluate_runs([str(tmp_path / "r0,r1,r2,r3")], device="cpu")[str(tmp_path / "r0,r1,r2,r3")]
+    assert again.plain.full.accuracy == results["r0,r1,r2,r3"]["test"]["full"]["accuracy"]
+
+
+def test_images_that_are_not_square_cannot_be_rotated_by_a_quarter(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = replace(open_data(str(data)), geometry=Geometry((6, 8), (8, 8)))
+    monkeypatch.setattr(setup, "open_together", lambda _: wide)
+    with pytest.raises(ConfigError, match="r1 needs square images") as error:
+        run(data, tmp_path / "run", rotate="r0,r1")
+    assert error.value.field == "rotate"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_quiet_run_prints_nothing(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Warnings about settings that are allowed but may not be what the user meant."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,17 @@ def test_unusual_transforms_get_a_warning(data: Path, tmp_path: Path, capfd: pyt
     assert "so m0 and r0 are one task" in warning
 
 
+@pytest.mark.parametrize(("names", "rotate", "noted"), [
+    (("r0", "r1"), ("r0", "r1", "r2", "r3"), ["r1"]), (("r0", "r1", "m2"), ("m2", "r1"), ["r1", "m2"]),
+    (("r0", "r1"), ("r0", "r2"), []), (("r0",), ("r0", "r1"), []),
+])  # fmt: skip
+def test_a_head_whose_transform_is_also_an_augmentation_gets_a_note(
+    names: tuple[str, ...], rotate: tuple[str, ...], noted: list[str]
+) -> None:
+    found = transform_warnings(names, flip=False, rotate=rotate)
+    assert [note.split()[1] for note in found if "`rotate`" in note] == noted
+
+
 def warnings_for(data: Path, *, val_fraction: float = 0.0, **changes: Any) -> str:
     config = TrainConfig.for_data(str(data), "run", **{"model": "resnet8-small", "batch_size": 32, **changes})
     return "\n".join(setup_warnings(config, open_data(str(data), val_fraction=val_fraction), flip=False))
@@ -90,6 +102,14 @@ def test_classes_without_an_image_in_the_validation_split_are_counted(tmp_path: 
     np.savez(tmp_path / "x.npz", x_train=x, y_train=np.array([0, 1] * 20 + [2, 2]))
     printed = warnings_for(tmp_path / "x.npz", val_fraction=0.2, batch_size=4)
     assert "note: classes without an image in the validation split: 1 of 3" in printed
+
+
+def test_a_subset_with_a_single_image_of_a_class_gets_a_note(data: Path) -> None:
+    config = TrainConfig.for_data(str(data), "run", model="resnet8-small", batch_size=4)
+    for fraction, noted in ((0.001, True), (0.02, True), (0.1, False), (1.0, False)):
+        config, opened = replace(config, train_fraction=fraction), open_data(str(data), train_fraction=fraction)
+        said = "\n".join(setup_warnings(config, opened, flip=False))
+        assert ("note: `train_fraction` leaves a single image in 3 of 3 classes" in said) == noted
 
 
 def test_an_imbalanced_training_set_gets_a_note(tmp_path: Path) -> None:

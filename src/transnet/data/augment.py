@@ -1,7 +1,7 @@
-"""Random crops, flips and mixing: drawn on the CPU for a whole epoch, applied on the device inside the step.
+"""Random crops, flips, rotations and mixing: drawn on the CPU for a whole epoch, applied on the device inside the step.
 
 An epoch's randomness is a `Plan`, which depends only on (seed, epoch), so resuming a run needs no saved random state.
-The device applies it by index arithmetic, so that gathering, cropping, flipping and normalising compile to one kernel.
+The device applies it by index arithmetic, so that everything from gathering to normalising compiles to one kernel.
 With several processes, each mixes its own share of a batch.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transnet import d4
 from transnet.data.pixels import Geometry
 
 MIXUP, CUTMIX = 1, 2
@@ -31,24 +32,29 @@ class Plan:
     order: Tensor  # (N,) indices of the images, batch after batch
     crop: Tensor  # (N, 2) in [0, 1): the position of the crop between its first and last possible row and column
     flip: Tensor  # (N,) whether to flip left-right
+    rotate: Tensor  # (N,) which transform to apply after the flip, as its index in `d4.NAMES`
     # (batches, 6): kind (0 none, 1 mixup, 2 CutMix), the weight of the image itself, and for CutMix the box as
     # fractions: top, left, height, width.
     mix: Tensor
 
 
 def plan_epoch(
-    n: int, *, seed: int, epoch: int, batches: int, flip: bool, mixup: float = 0.0, cutmix: float = 0.0
-) -> Plan:
-    """Draw an epoch of ``n`` images for a run's seed; ``flip`` flips half of them left-right.
+    n: int, *, seed: int, epoch: int, batches: int, flip: bool, rotate: Sequence[str] = ("r0",),
+    mixup: float = 0.0, cutmix: float = 0.0,
+) -> Plan:  # fmt: skip
+    """Draw an epoch of ``n`` images for a run's seed; ``flip`` flips half of them, and each gets one of ``rotate``.
 
     ``mixup`` and ``cutmix`` are the α of the Beta distributions, 0 for none; with both, each batch uses one of them.
     """
     order = torch.Generator().manual_seed(seed_for(seed, "order", epoch))
     random = torch.Generator().manual_seed(seed_for(seed, "augment", epoch))
+    rotation = torch.Generator().manual_seed(seed_for(seed, "rotate", epoch))
+    elements = torch.tensor([d4.NAMES.index(name) for name in rotate])
     return Plan(
         order=torch.randperm(n, generator=order),
         crop=torch.rand(n, 2, generator=random),
         flip=(torch.rand(n, generator=random) < 0.5) & flip,
+        rotate=elements[torch.randint(len(elements), (n,), generator=rotation)],
         mix=_mixing(batches, mixup, cutmix, seed_for(seed, "mix", epoch)),
     )
 
@@ -90,19 +96,24 @@ class View:
         """uint8 (B, H, W, C) → float (B, C, H, W), channels-last in memory."""
         return (pixels * self.scale - self.shift).permute(0, 3, 1, 2)
 
-    def train(self, images: Tensor, index: Tensor, crop: Tensor, flip: Tensor) -> Tensor:
-        """Gather ``images[index]``, crop, flip and normalise them."""
+    def train(self, images: Tensor, index: Tensor, crop: Tensor, flip: Tensor, rotate: Tensor | None = None) -> Tensor:
+        """Gather ``images[index]``, crop, flip, rotate and normalise them; the arguments are parts of a `Plan`."""
         (height, width), stored = self.geometry.size, self.geometry.stored
         top, left = self.geometry.corners(crop)
-        rows = top[:, None] + torch.arange(height, device=images.device)
-        span = torch.arange(width, device=images.device)
-        columns = left[:, None] + torch.where(flip[:, None], width - 1 - span, span)
-        row, column = rows.clamp(0, stored[0] - 1), columns.clamp(0, stored[1] - 1)
-        x = self.normalise(images[index[:, None, None], row[:, :, None], column[:, None, :]])
-        if not self.geometry.pad:
-            return x
-        inside = (rows == row)[:, :, None] & (columns == column)[:, None, :]
-        return x * inside[:, None]  # the mean colour is zero after normalising
+        rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
+        reverse = flip[:, None]
+        if rotate is not None:
+            # Every element of D4 reverses rows, columns, both or none, and may then swap the two.
+            swap, half, mirror = (rotate[:, None] >> bit & 1 == 1 for bit in range(3))
+            rows = torch.where(half ^ (mirror & swap), height - 1 - rows, rows)
+            reverse = reverse ^ half ^ (mirror | swap)
+        rows, columns = top[:, None] + rows, left[:, None] + torch.where(reverse, width - 1 - columns, columns)
+        row, column = rows.clamp(0, stored[0] - 1)[:, :, None], columns.clamp(0, stored[1] - 1)[:, None]
+        inside = (rows[:, :, None] == row) & (columns[:, None] == column)
+        if rotate is not None and height == width:
+            row, column, inside = (torch.where(swap[:, None], each.mT, each) for each in (row, column, inside))
+        x = self.normalise(images[index[:, None, None], row, column])
+        return x * inside[:, None] if self.geometry.pad else x  # the mean colour is zero after normalising
 
     def centre(self, images: Tensor) -> Tensor:
         """For evaluation: the centre crops of stored images (B, H, W, C), normalised."""

@@ -37,6 +37,7 @@ def open_data(
     val_fraction: float = 0.0,
     train_fraction: float = 1.0,
     seed: int = 0,
+    subset_seed: int | None = None,
     on_bad_image: Literal["stop", "skip"] = "stop",
     label_column: str | None = None,
     progress: bool = True,
@@ -59,7 +60,8 @@ def open_data(
         channels: 1 converts all images to grey, 3 to RGB; None: 1 if all images are grey, otherwise 3.
         val_fraction: the share of the training images, class by class, that becomes the validation split.
         train_fraction: the share of the remaining training images to use, class by class.
-        seed: chooses the images of these two shares. Keep it, so that runs can be compared on one validation split.
+        seed: chooses the validation split. Keep it, so that runs can be compared on one validation split.
+        subset_seed: chooses the images of ``train_fraction``; `transnet train` gives the run's seed. None: ``seed``.
         on_bad_image: "stop" raises if an image cannot be read, "skip" leaves it out and lists it.
         label_column: the column of labels in parquet shards; None finds it.
         progress: whether to show progress, if standard error is a terminal.
@@ -75,7 +77,8 @@ def open_data(
 
     records, decoded = survey(source.store, progress=progress, expect=expect)
     source, skipped = _without_bad(name, source, records["bad"], on_bad_image)
-    splits = _split(name, source, records["sha"], val_fraction, train_fraction, seed)
+    subset_seed = seed if subset_seed is None else subset_seed
+    splits = _split(name, source, records["sha"], val_fraction, train_fraction, seed, subset_seed)
 
     used = records[np.concatenate(list(splits.values()))]
     geometry = _geometry(named, used, image_size)
@@ -155,7 +158,7 @@ def _without_bad(name: str, source: Source, is_bad: Mask, on_bad_image: str) -> 
 
 
 def _split(
-    name: str, source: Source, hashes: Pixels, val_fraction: float, train_fraction: float, seed: int
+    name: str, source: Source, hashes: Pixels, val_fraction: float, train_fraction: float, seed: int, subset_seed: int
 ) -> dict[str, Rows]:
     """Split the images as far as the data does not, and leave out training images that are not to be used."""
 
@@ -180,7 +183,7 @@ def _split(
     if train_fraction < 1:
         labels = source.labels[train]
         alone = np.bincount(labels)[labels] == 1  # without its only image a class could not be trained
-        train = train[choose(train_fraction, f"train {seed}") | alone]
+        train = train[choose(train_fraction, f"train {subset_seed}") | alone]
 
     splits = {"train": train, "test": test} | ({} if val is None else {"val": val})
     for split, rows in splits.items():

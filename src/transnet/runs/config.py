@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -50,7 +51,7 @@ class TrainConfig:
     """Source of the other defaults: fast (one-cycle) or paper (the paper's appendix A). They also depend on the data:
     `transnet train DATA --help` shows them."""
     seed: Number = 0
-    """Determines the initial weights, the order of the data and the augmentation."""
+    """Determines the initial weights, the order of the data, the augmentation and the images of `train_fraction`."""
     epochs: Count = 60
     """Passes over the training set."""
     batch_size: Count = 128
@@ -95,10 +96,13 @@ class TrainConfig:
     """Flip images horizontally in training, and test with and without flip TTA. None: depends on the data."""
     pad: Number | None = None
     """Pixels of padding before the random crop. None: depends on the data."""
+    rotate: str | None = None
+    """Rotate each training image by one of these transforms at random, such as r0,r1,r2,r3, before the heads' own
+    transforms. Repeat a name to give it more weight. None: no rotation."""
     val_fraction: Share = 0.0
     """Fraction of the training set for validation, stratified by class: for choices that must not see the test set."""
     train_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Fraction of the training images to use, stratified by class."""
+    """Fraction of the training images to use, stratified by class. Another seed uses other images."""
     label_column: str | None = None
     """Parquet shards: the column of labels, if it is not found automatically."""
     on_bad_image: Literal["stop", "skip"] = "stop"
@@ -141,6 +145,8 @@ class TrainConfig:
                 if get_origin(hint) is Literal:
                     reason = f"known are {' '.join(get_args(hint))}"
                 raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
+        if bad := [name for name in self.rotations if not re.fullmatch("[rm][0-3]", name)]:
+            raise ConfigError(f"{self.rotate!r}: unknown {bad[0]!r}; known are r0 r1 r2 r3 m0 m1 m2 m3", field="rotate")
         with suppress(ValueError):
             if all(0 < share < 1 for share in self.milestone_shares):
                 return
@@ -160,6 +166,11 @@ class TrainConfig:
     def names(self) -> tuple[str, ...]:
         """The transforms, one name per head."""
         return tuple(name.strip() for name in self.transforms.split(",") if name.strip())
+
+    @property
+    def rotations(self) -> tuple[str, ...]:
+        """The transforms that training images get at random; r0 alone changes nothing."""
+        return tuple(name.strip() for name in ("r0" if self.rotate is None else self.rotate).split(","))
 
     @property
     def milestone_shares(self) -> tuple[float, ...]:

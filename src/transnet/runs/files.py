@@ -23,12 +23,6 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    if os.name == "posix":  # make the new name durable; other systems cannot open a folder, and need not
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", *, metadata: dict[str, str] | None = None) -> None:

@@ -26,6 +26,7 @@ def run_settings(config: TrainConfig, data: DataSet) -> RunSettings:
             pad=data.geometry.pad if config.pad is None else config.pad,
             sizes=SplitSizes(len(data.train), len(data.val) if data.val else 0, len(data.test)),
             skipped=data.skipped, fingerprint=data.fingerprint,
+            subset_seed=config.seed if config.train_fraction < 1 else None,
         ),
     )  # fmt: skip
 

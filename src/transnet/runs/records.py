@@ -120,12 +120,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of training and prediction, in forward passes of the backbone and in parameters."""
+    """Cost of training and prediction, in forward passes of the backbone, operations and parameters."""
 
     train_passes: int
     predict_passes: int
     parameters: int
     images_per_second: float
+    train_flops: int | None = None  # floating-point operations of the whole training, a multiply-add counted as two
+    predict_flops: int | None = None  # likewise of the pruned network, for one image
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class DataDescription:
     sizes: SplitSizes = SplitSizes(0, 0, 0)
     skipped: tuple[str, ...] = ()  # images that could not be read and were left out
     fingerprint: str = ""  # hash of the images, the labels and the splits
+    subset_seed: int | None = None  # chose the training images; None if all of them are used
 
 
 @dataclass(frozen=True)

@@ -103,10 +103,12 @@ def read_runs(out: str | Path) -> list[Series]:
     if not series:
         raise FileError(f"{out} holds no finished run of a study; `transnet reproduce` and `transnet study` make one")
     for one in series.values():
-        seen = {run.result.config.data.fingerprint: run.name for run in one.all_runs}
-        if len(seen) > 1:
-            first, other, *_ = seen.values()
-            raise FileError(f"{first} and {other} were trained on different data; train one of them in another folder")
+        first: dict[int | None, FinishedRun] = {}
+        for run in one.all_runs:  # of each seed, which may have a subset of its own
+            data = run.result.config.data
+            if (other := first.setdefault(data.subset_seed, run)).result.config.data.fingerprint != data.fingerprint:
+                problem = f"{other.name} and {run.name} were trained on different data"
+                raise FileError(f"{problem}; train one of them in another folder")
     return list(series.values())
 
 

@@ -198,7 +198,7 @@ def _open_again(path: str, train: TrainConfig, data: str | None, *, channels: in
     try:
         return open_data(
             data or _place_of(train.data, path), image_size=train.image_size, channels=channels,
-            val_fraction=train.val_fraction, train_fraction=train.train_fraction,
+            val_fraction=train.val_fraction, train_fraction=train.train_fraction, subset_seed=train.seed,
             on_bad_image=train.on_bad_image, label_column=train.label_column,
         )  # fmt: skip
     except DataError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,12 +18,12 @@ class Feed:
 
     def __init__(
         self, images: Tensor | None, labels: Tensor, view: View, batch: int, world: World, device: torch.device, *,
-        mixes: bool = False,
+        mixes: bool = False, rotates: bool = False,
     ) -> None:  # fmt: skip
         n = len(labels)
         self.images = images  # uint8 (N, H, W, C) on the device; None to stream them
         self.batch = batch  # images per step, over all processes
-        self.view, self.world, self.mixes = view, world, mixes
+        self.view, self.world, self.mixes, self.rotates = view, world, mixes, rotates
         self.labels = labels.to(device)
         self.steps = -(-n // batch)
         self._sizes = [min(batch, n - step * batch) for step in range(self.steps)]  # over all processes
@@ -30,19 +31,19 @@ class Feed:
         self.order = torch.zeros(n, dtype=torch.int64, device=device)
         self.crop = torch.zeros(n, 2, device=device)
         self.flip = torch.zeros(n, dtype=torch.bool, device=device)
+        self.rotate = torch.zeros(n, dtype=torch.int64, device=device)
         self.mix = torch.zeros(self.steps, 6, device=device)
         # The step within the epoch. It has one dimension, because indexing with a scalar tensor reads it on the host.
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         # Streamed images arrive cropped, unless the crop needs padding, which is added here.
         shape = (self.size(0), *view.geometry.streamed.size, len(view.scale))
         self.pixels = torch.zeros(shape, dtype=torch.uint8, device=device) if images is None else None
+        self._streamed = replace(view, geometry=replace(view.geometry, stored=view.geometry.streamed.size))
 
     def start(self, plan: Plan, step: int = 0) -> None:
         """Begin an epoch at one of its steps."""
-        self.order.copy_(plan.order)
-        self.crop.copy_(plan.crop)
-        self.flip.copy_(plan.flip)
-        self.mix.copy_(plan.mix)
+        for name in ("order", "crop", "flip", "rotate", "mix"):
+            getattr(self, name).copy_(getattr(plan, name))
         self.step.fill_(step)
 
     def steps_from(self, first_step: int, split: Split, plan: Plan, *, workers: int) -> Generator[int]:
@@ -88,17 +89,13 @@ class Feed:
         """The current step's images, augmented and normalised, and their labels."""
         positions = self.step * self.batch + offset + torch.arange(size, device=self.order.device)
         positions = positions.clamp(max=len(self.order) - 1)
-        indices, flip = self.order[positions], self.flip[positions]
+        indices, crop, flip = self.order[positions], self.crop[positions], self.flip[positions]
+        rotate = self.rotate[positions] if self.rotates else None
+        y = self.labels[indices]
         if self.images is not None:
-            x = self.view.train(self.images, indices, self.crop[positions], flip)
-        else:
-            assert self.pixels is not None
-            if self.view.geometry.pad:
-                x = self.view.train(self.pixels, torch.arange(size, device=flip.device), self.crop[positions], flip)
-            else:
-                x = self.view.normalise(self.pixels[:size])
-                x = torch.where(flip[:, None, None, None], x.flip(-1), x)
-        return x, self.labels[indices]
+            return self.view.train(self.images, indices, crop, flip, rotate), y
+        assert self.pixels is not None
+        return self._streamed.train(self.pixels, torch.arange(size, device=indices.device), crop, flip, rotate), y
 
 
 def eval_batches(

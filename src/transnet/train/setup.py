@@ -29,6 +29,7 @@ from transnet.train.feed import Feed
 from transnet.train.objective import Objective, build_objective
 from transnet.train.optim import build_optimizer, learning_rates, preserved
 from transnet.train.progress import Stopwatch
+from transnet.train.step import Flops, count_flops
 from transnet.train.user_warnings import setup_warnings
 
 
@@ -78,6 +79,7 @@ class Setup(Launch):
     rates: Tensor  # the learning rate of every step of the run
     stopwatch: Stopwatch  # started when the setup began
     commit: str | None  # of the source code, if known
+    flops: Flops
 
 
 def prepare(launch: Launch) -> Setup:
@@ -88,6 +90,10 @@ def prepare(launch: Launch) -> Setup:
     stopwatch, commit = Stopwatch(), provenance.commit()  # now, because it may change while the run trains
     config, world, device, shown = launch.config, launch.world, launch.device, launch.shown
     data = open_together(launch)
+    height, width = data.geometry.size
+    if height != width and (swaps := [name for name in config.rotations if d4.swaps_sides(name)]):
+        problem = f"{swaps[0]} needs square images, not {height}×{width}; r0 r2 m0 m2 work on any"
+        raise ConfigError(problem, field="rotate")
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
     settings = provenance.run_settings(config, data)
@@ -112,12 +118,15 @@ def prepare(launch: Launch) -> Setup:
     images = {
         part: split.resident(geometry.stored, progress=shown).to(device) for part, split in splits.items() if split
     }
-    mixes = bool(config.mixup or config.cutmix)
-    feed = Feed(images.get("train"), data.train.labels, view, config.batch_size, world, device, mixes=mixes)
+    feed = Feed(
+        images.get("train"), data.train.labels, view, config.batch_size, world, device,
+        mixes=bool(config.mixup or config.cutmix), rotates=config.rotate is not None,
+    )  # fmt: skip
     return Setup(
         **{**vars(launch), "config": config}, settings=settings, data=data, images=images, feed=feed,
         net=net, optimizer=build_optimizer(net, config, device), rates=learning_rates(config, feed.steps),
         precision=devices.precision_for(device, config.precision), stopwatch=stopwatch, commit=commit,
+        flops=count_flops(net, launch.objective, data, config),
     )  # fmt: skip
 
 
@@ -128,8 +137,8 @@ def open_together(launch: Launch) -> DataSet:
         world.barrier()
     data = open_data(
         launch.data_path, image_size=config.image_size, val_fraction=config.val_fraction,
-        train_fraction=config.train_fraction, on_bad_image=config.on_bad_image, label_column=config.label_column,
-        progress=launch.shown,
+        train_fraction=config.train_fraction, subset_seed=config.seed, on_bad_image=config.on_bad_image,
+        label_column=config.label_column, progress=launch.shown,
     )  # fmt: skip
     if world.is_primary:
         world.barrier()

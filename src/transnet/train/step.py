@@ -5,23 +5,29 @@ rates. So the host only launches a captured step, and the CPU runs the same code
 be smaller. It has a graph of its own, without `torch.compile`, which would cost more than it saves.
 """
 
+import copy
 import textwrap
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import FunctionType, MethodType
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
+from transnet.data import DataSet
 from transnet.data.augment import Plan, mix
 from transnet.errors import TransnetError
 from transnet.model import TransNet
+from transnet.runs.config import TrainConfig
 from transnet.train.device import Autocast, is_out_of_memory, no_cudnn_benchmark
 from transnet.train.feed import Feed
 from transnet.train.inductor import compiler_options
 from transnet.train.objective import BatchOutputs, Objective
 from transnet.train.optim import preserved, set_learning_rate, state_tensors
+
+Flops = tuple[int | None, int | None]  # of a whole training, and of the pruned network for one image
 
 
 class Step:
@@ -181,3 +187,29 @@ def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     if target.is_floating_point():
         return -(logs * target[:, None]).sum(-1).mean(0)
     return -logs.gather(-1, target[:, None, None].expand(-1, logs.shape[1], 1)).squeeze(-1).mean(0)
+
+
+def count_flops(net: TransNet, objective: Objective, data: DataSet, config: TrainConfig) -> Flops:
+    """Count the floating-point operations of convolutions and matrix products, a multiply-add as two.
+
+    The network must have run before. None if it does not run on the meta device, because it reads values.
+    """
+    batch = min(config.batch_size, len(data.train))
+    x = torch.zeros(batch, data.channels, *data.geometry.size, device="meta")
+    try:
+        net = copy.deepcopy(net).to("meta").eval()  # as many operations as in training mode, and no random numbers
+        with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _conv_grads}) as step:
+            across = any(term.needs_across for term in objective.terms)
+            logits = net.logits(x, across=across)
+            outputs = BatchOutputs(net, logits.diagonal(dim1=1, dim2=2).mT if across else logits, logits)
+            objective(outputs, torch.zeros(batch, dtype=torch.int64, device="meta")).sum().backward()
+        with FlopCounterMode(display=False) as prediction:
+            net.predict(x[:1], heads=net.transforms[:1])
+    except Exception:  # a network of the user's own may do anything
+        return None, None
+    return step.get_total_flops() * len(data.train) * config.epochs // batch, prediction.get_total_flops()
+
+
+def _conv_grads(gradient: list[int], x: list[int], weight: list[int], *more: Any, **_: Any) -> int:
+    """The operations of a convolution's gradients, given shapes. PyTorch's own formula ignores groups."""
+    return sum(more[7][:2]) * conv_flop_count(x, weight, gradient, transposed=more[4])  # of x and weight, if needed

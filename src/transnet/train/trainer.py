@@ -152,7 +152,7 @@ class Trainer:
             setup, config = self.setup, self.setup.config
             self._plans = {epoch: plan_epoch(
                 len(setup.data.train), seed=config.seed, epoch=epoch, batches=setup.feed.steps,
-                flip=setup.settings.data.flip, mixup=config.mixup, cutmix=config.cutmix,
+                flip=setup.settings.data.flip, rotate=config.rotations, mixup=config.mixup, cutmix=config.cutmix,
             )}  # fmt: skip
         return self._plans[epoch]
 
@@ -220,6 +220,7 @@ class Trainer:
         cost = Cost(
             train_passes=images * len(names), predict_passes=len(names),
             parameters=sum(p.numel() for p in net.parameters()), images_per_second=images / parts["train"],
+            train_flops=setup.flops[0], predict_flops=setup.flops[1],
         )  # fmt: skip
         return Result(
             test=test, test_flip=flipped.get("test"), val=plain.get("val"), val_flip=flipped.get("val"),

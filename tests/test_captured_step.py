@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from small_runs import images_file, settings
+from transnet.data.augment import View
 from transnet.train.objective import BatchOutputs, Objective, Term
 from transnet.train.optim import build_optimizer
 from transnet.train.setup import Launch, Setup, prepare
@@ -39,6 +40,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"bn": "separate"},
     {"flip": True},
     {"pad": 2},
+    {"rotate": "r0,r1,m2,m3"},
+    {"rotate": "r0,r3", "storage": "stream", "pad": 2},
     {"storage": "stream"},
     {"storage": "stream", "pad": 0, "flip": True},
     {"schedule": "steps"},
@@ -75,8 +78,9 @@ def drop_values(setup: Setup, kind: str) -> Setup:
     for name, value in vars(feed).items():
         if isinstance(value, Tensor):
             setattr(feed, name, without_values(value, kind))
-    scale, shift = (without_values(tensor, kind) for tensor in (feed.view.scale, feed.view.shift))
-    feed.view = dataclasses.replace(feed.view, scale=scale, shift=shift)
+        if isinstance(value, View):
+            scale, shift = (without_values(tensor, kind) for tensor in (value.scale, value.shift))
+            setattr(feed, name, dataclasses.replace(value, scale=scale, shift=shift))
     optimizer = build_optimizer(setup.net, setup.config, torch.device("cuda"))
     rates = without_values(setup.rates, kind)
     return dataclasses.replace(setup, device=torch.device(kind), optimizer=optimizer, rates=rates)

@@ -92,8 +92,7 @@ def prepare(launch: Launch) -> Setup:
     data = open_together(launch)
     height, width = data.geometry.size
     if height != width and (swaps := [name for name in config.rotations if d4.swaps_sides(name)]):
-        problem = f"{swaps[0]} needs square images, not {height}×{width}; r0 r2 m0 m2 work on any"
-        raise ConfigError(problem, field="rotate")
+        raise ConfigError(f"{swaps[0]} needs square images; {height}×{width} allows r0 r2 m0 m2", field="rotate")
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
     settings = provenance.run_settings(config, data)

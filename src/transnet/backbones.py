@@ -32,14 +32,10 @@ NAMES = (*_CIFAR, *_WIDE, *_SMALL)
 def create(
     name: str, *, num_classes: int, in_channels: int = 3, image_size: int | None = None, pretrained: bool = False
 ) -> nn.Module:
-    """Build a backbone by name, with random weights unless ``pretrained``.
+    """Build a backbone: one of `NAMES`, ``timm:NAME`` or ``torchvision:NAME``.
 
-    Args:
-        name: one of `NAMES`, ``timm:NAME`` or ``torchvision:NAME``.
-        num_classes: outputs of its last linear layer.
-        in_channels: 1 for grey images, 3 for colour; torchvision's models take 3.
-        image_size: side of the images; needed by timm's models of a fixed input size (ViT, Mixer, Swin).
-        pretrained: load the library's weights (``timm:`` and ``torchvision:`` only).
+    torchvision's models take 3 channels. timm's models of a fixed input size (ViT, Mixer, Swin) need ``image_size``.
+    ``pretrained`` loads the library's weights.
     """
     if not isinstance(name, str) or num_classes < 1:
         given = f"{name!r} for {num_classes} classes was given"

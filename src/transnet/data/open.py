@@ -58,13 +58,9 @@ def open_data(
             `transnet.data.arrays.read_npz`). If a folder has the same name as a dataset, write ``./cifar10``.
         image_size: side of the square that the network sees; None: the dataset's own.
         channels: 1 converts all images to grey, 3 to RGB; None: 1 if all images are grey, otherwise 3.
-        val_fraction: the share of the training images, class by class, that becomes the validation split.
-        train_fraction: the share of the remaining training images to use, class by class.
-        seed: chooses the validation split. Keep it, so that runs can be compared on one validation split.
-        subset_seed: chooses the images of ``train_fraction``; `transnet train` gives the run's seed. None: ``seed``.
+        val_fraction: the share of the training images, class by class, that ``seed`` chooses for validation.
+        train_fraction: the share of the others to use, chosen by ``subset_seed``, or by ``seed`` if that is None.
         on_bad_image: "stop" raises if an image cannot be read, "skip" leaves it out and lists it.
-        label_column: the column of labels in parquet shards; None finds it.
-        progress: whether to show progress, if standard error is a terminal.
     """
     _check_options(image_size, val_fraction, train_fraction, on_bad_image)
     name, source = _read(data, label_column, progress=progress)

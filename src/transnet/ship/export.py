@@ -57,17 +57,9 @@ class Export:
 
 
 def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: Format = "safetensors") -> Export:
-    """Write a run's model to a new folder, load it again, and compare it with the run on test images.
+    """Write a finished run's model to the new folder ``out``, load it again, and compare it with the run.
 
-    Args:
-        path: a finished run.
-        out: the folder to create.
-        head: as for `network_of_run`.
-        format: ``safetensors``, ``onnx`` or ``pt2``.
-
-    Raises:
-        ConfigError: if the folder exists, or there is no such head.
-        ExportError: if the network cannot be exported, or the written model gives other outputs.
+    For ``head`` see `network_of_run`. An ExportError says that the written model gives other outputs.
     """
     target = Path(out).absolute()
     if target.resolve() == Path.cwd():

@@ -25,25 +25,14 @@ from transnet.ship.predict import head_names
 
 
 class SharedModel(ModelHubMixin):  # type: ignore[misc]
-    """A trained network with its description; use it to put a run on the Hub, or to get a model from there.
-
-    Args:
-        network: a `TransNet`, or a pruned classifier.
-        about: its classes and preprocessing.
-        result: the run's result, for the model card.
-    """
+    """A TransNet or pruned classifier, with its description; use it to put a run on the Hub, or to get a model."""
 
     def __init__(self, network: nn.Module, about: Description, result: Result | None = None) -> None:
         self.network, self.about, self.result = network.eval(), about, result
 
     @classmethod
     def from_run(cls, path: str | Path, head: str = "r0") -> "SharedModel":
-        """Take the model of a finished run, ready to be saved or pushed.
-
-        Args:
-            path: the run's folder.
-            head: as for ``transnet prune``: a head's name, ``best``, or ``all`` for the full model.
-        """
+        """Take the model of a finished run; ``head`` is as for ``transnet prune``, or ``all`` for the full model."""
         return cls(*network_of_run(path, head), Run(path).result())
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -53,9 +42,7 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> "SharedModel":
         """Load a model from a folder or from the Hub (``owner/name``), checking it like any file from a stranger.
 
-        Args:
-            pretrained_model_name_or_path: the folder, or the repository.
-            options: those of `huggingface_hub.snapshot_download`, such as ``revision`` and ``token``.
+        ``options`` are those of `huggingface_hub.snapshot_download`, such as ``revision`` and ``token``.
         """
         # The mixin's own method would pass the config's entries to __init__ unchecked.
         folder = Path(pretrained_model_name_or_path)

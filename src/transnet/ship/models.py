@@ -71,11 +71,7 @@ class Model:
         return View.create(geometry, mean=self.about.mean, std=self.about.std)
 
     def prepare(self, encoded: bytes) -> Tensor:
-        """Decode an image file and resize, crop and normalise it as in training: (C, S, S).
-
-        Raises:
-            DataError: if the bytes cannot be read as an image.
-        """
+        """Decode an image file and resize, crop and normalise it as in training: (C, S, S)."""
         return self.normalise(self.crop(decode_image(encoded)))
 
     def crop(self, pixels: Pixels) -> Pixels:
@@ -89,15 +85,10 @@ class Model:
 
 
 def open_model(source: str | Path, *, device: str = "cpu") -> Model:
-    """Open a model of any kind for prediction.
+    """Open a model for prediction. ONNX files always run on the CPU.
 
-    Args:
-        source: a run's folder, a folder that `transnet prune` or `save_pretrained` wrote, an ``.onnx`` file, or
-            ``hf:owner/name`` (``hf:owner/name@revision``).
-        device: where to compute: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``. ONNX files always run on the CPU.
-
-    Raises:
-        FileError: if there is no model, or it is damaged, or its parts do not belong together.
+    ``source`` is a run's folder, a folder that `transnet prune` or `save_pretrained` wrote, an ``.onnx`` file, or
+    ``hf:owner/name`` (``hf:owner/name@revision``).
     """
     where, text = find_device(device, World()), str(source)
     path = download(text) if text.startswith("hf:") else Path(os.path.expanduser(text))

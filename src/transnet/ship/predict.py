@@ -38,13 +38,9 @@ class Prediction:
 def predict(
     model: Model, images: Iterable[tuple[str, Tensor]], *, confidence: float | None = None, batch_size: int = 64
 ) -> Iterator[Prediction]:
-    """Predict a stream of images, batch by batch.
+    """Predict images from `Model.prepare`, each with its name, batch by batch.
 
-    Args:
-        model: from `open_model`.
-        images: pairs of a name and an image from `Model.prepare`.
-        confidence: the threshold for early exit, as for `anytime`. The model must have all its heads.
-        batch_size: images at a time.
+    ``confidence`` is the threshold for early exit, as for `anytime`. The model must have all its heads.
     """
     classes, names = model.about.classes, head_names(model.about.transforms)
     stream = iter(images)

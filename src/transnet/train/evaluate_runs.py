@@ -69,15 +69,9 @@ def evaluate_runs(
     paths: Sequence[str], *, data: str | None = None, split: SplitName = "test", device: str = "auto",
     early_exit: bool = False, save_predictions: bool = False,
 ) -> dict[str, Evaluation]:  # fmt: skip
-    """Evaluate each run and, if there are several on the same images, their ``ensemble``.
+    """Evaluate each finished run and, if there are several on the same images, their ``ensemble``.
 
-    Args:
-        paths: folders of finished runs.
-        data: another dataset with the same classes; None: the run's own.
-        split: ``val`` needs a run with a validation split.
-        device: where to compute.
-        early_exit: also measure early exit.
-        save_predictions: write ``predictions.npz`` into each run's folder.
+    ``data`` is another dataset with the same classes, instead of the run's own.
     """
     if not paths:
         raise ConfigError("no run was given; give the folder of a finished run", field="runs")

@@ -41,11 +41,6 @@ def train(
         data: where the data is, if ``config.data`` should only be its name.
         quiet: print nothing.
         at_once: number of runs that share the device. It is recorded, because it makes each of them slower.
-
-    Raises:
-        ConfigError: if the settings cannot work, or the folder cannot be used.
-        TrainingError: if the loss is not finite, or memory does not suffice.
-        Stopped: after Ctrl-C, when the run's state is saved.
     """
     launch = Launch.of(config, model=model, data=data, quiet=quiet, at_once=at_once)
     kind = launch.device.type

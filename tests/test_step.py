@@ -393,6 +393,11 @@ def test_running_out_of_memory_while_compiling_is_no_reason_to_run_eagerly(monke
 # ------------------------------------------------------------------------------------------------------- operations
 
 
+def evaluate_once(net: TransNet) -> None:
+    net.eval()(torch.rand(2, 1, 8, 8))
+    net.train()
+
+
 def opened(n: int = N) -> Any:
     return SimpleNamespace(train=range(n), channels=1, geometry=Geometry.square(8))
 
@@ -401,7 +406,7 @@ def opened(n: int = N) -> Any:
 @pytest.mark.parametrize("m", [1, 3])
 def test_operations_are_those_of_every_pass(m: int, heads: Any) -> None:
     net = TransNet(plain(), ("r0", "r1", "r2")[:m], heads=heads)
-    net(torch.rand(2, 1, 8, 8))
+    evaluate_once(net)
     conv, linear = 2 * 6 * 9 * 64, 2 * 96 * 3
     step = 2 * conv + 3 * linear  # no gradient of the images is needed
     config = settings(batch_size=16, epochs=4)
@@ -416,7 +421,7 @@ def test_operations_are_those_of_every_pass(m: int, heads: Any) -> None:
 ])  # fmt: skip
 def test_a_convolutions_gradients_take_twice_its_operations(layer: nn.Module, weights: int) -> None:
     net = TransNet(nn.Sequential(nn.Conv2d(1, 6, 1), layer, nn.Flatten(), nn.Linear(6 * 64, CLASSES)), "r0")
-    net(torch.rand(2, 1, 8, 8))
+    evaluate_once(net)
     config = settings(batch_size=16, epochs=1)
     first, own, linear = 2 * 6 * 64, 2 * weights * 64, 2 * 6 * 64 * CLASSES
     expected = (2 * first + 3 * own + 3 * linear) * N, first + own + linear
@@ -427,7 +432,7 @@ def test_operations_of_every_term_are_counted() -> None:
     plainly = settings(batch_size=16, epochs=1)
     every = settings(batch_size=16, epochs=1, invariance_weight=0.1, distillation=0.5, label_augmentation=1.0)
     net = small_net()
-    net(torch.rand(2, 1, 8, 8))
+    evaluate_once(net)
     less, more = (count_flops(net, build_objective(config), opened(), config)[0] for config in (plainly, every))
     assert 0 < less < more < 1.01 * less  # every head on every copy
 
@@ -435,7 +440,7 @@ def test_operations_of_every_term_are_counted() -> None:
 @pytest.mark.parametrize("bn", ["joint", "separate"])
 def test_counting_operations_changes_nothing(bn: Any) -> None:
     net = small_net(bn=bn)
-    net(torch.rand(2, 1, 8, 8))
+    evaluate_once(net)
     before, random = copy.deepcopy(net.state_dict()), torch.get_rng_state()
     assert None not in count_flops(net, build_objective(settings()), opened(), settings())
     assert torch.equal(torch.get_rng_state(), random)
@@ -454,7 +459,7 @@ def test_operations_of_a_network_that_reads_values_are_unknown() -> None:
             return self.fc(x.flatten(1) if x.max() > 0 else -x.flatten(1))
 
     net = TransNet(Reads(), "r0")
-    net(torch.rand(2, 1, 8, 8))
+    evaluate_once(net)
     assert count_flops(net, build_objective(settings()), opened(), settings()) == (None, None)
 
 

@@ -109,8 +109,7 @@ class HeadPlaceholder(nn.Identity):
     def __init__(self, path: str) -> None:
         super().__init__()
         self.path = path
-        self.boxed = False
-        self.checked: set[bool] = set()  # the modes: a model may add a softmax in evaluation mode only
+        self.boxed = self.checked = False
         self.no_op_follows = False  # such as a cast or a reshape
 
     def forward(self, input: Tensor) -> Any:
@@ -122,8 +121,7 @@ class HeadPlaceholder(nn.Identity):
         if inputs.traced(x) and not self.no_op_follows:
             return self._traced_features(backbone, x)  # a compiler would guard on `checked`
         try:
-            checked = inputs.traced(x) or backbone.training in self.checked
-            return backbone(x) if checked else self._first_features(backbone, x)
+            return backbone(x) if self.checked else self._first_features(backbone, x)
         except RuntimeError as error:
             inputs.check_scaled(x, error)
             raise
@@ -175,8 +173,7 @@ class HeadPlaceholder(nn.Identity):
         if not last:
             raise self._misplaced(backbone)
         if len(x):  # an empty batch shows nothing
-            self.checked.add(backbone.training)
-            self.no_op_follows |= no_op_follows
+            self.checked, self.no_op_follows = True, no_op_follows
         return self._pooled(passed[0].to(output.dtype))
 
     def _pooled(self, features: Tensor) -> Tensor:

@@ -192,7 +192,7 @@ def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 def count_flops(net: TransNet, objective: Objective, data: DataSet, config: TrainConfig) -> Flops:
     """Count the floating-point operations of convolutions and matrix products, a multiply-add as two.
 
-    The network must have run in evaluation mode. None if it does not run on the meta device, because it reads values.
+    The network must have run before. None if it does not run on the meta device, because it reads values.
     """
     batch = min(config.batch_size, len(data.train))
     x = torch.zeros(batch, data.channels, *data.geometry.size, device="meta")

@@ -93,7 +93,7 @@ class Trainer:
         epochs, world = setup.config.epochs, setup.world
         curves = Curves(setup.run.path, setup.config.tensorboard and world.is_primary, epochs=state.done // steps)
         progress = RunProgress(epochs, steps, done=state.done / steps, shown=setup.shown)
-        with Interrupt() as interrupt, progress.bar, closing(curves):
+        with Interrupt() as interrupt, progress.bar:
             for epoch in range(state.done // steps, epochs):
                 start, first_step = time.perf_counter(), state.done - epoch * steps
                 done = self.train_epoch(epoch, first_step, progress, interrupt)
@@ -116,6 +116,7 @@ class Trainer:
                 if stop:
                     self._stop()
             check_weights(setup, state.done)
+            curves.close()
             if world.any(interrupt.requested, setup.device):  # since the last epoch's check
                 self._stop()
 

@@ -100,7 +100,7 @@ def _figures(options: Options, series: "Series") -> dict[str, object]:
             "full": run.score("full").accuracy, "generalization": run.result.generalization,
             "train_passes": run.result.cost.train_passes, "predict_passes": run.result.cost.predict_passes,
         }
-        for run in series.all_runs
+        for kind in _NAMES for run in series.of(kind)
     ]  # fmt: skip
     first = series.first.result
     return {

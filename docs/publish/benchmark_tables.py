@@ -32,8 +32,8 @@ def demo() -> str:
     columns = ("model", "accuracy %", "to baseline at equal training compute", "test / train loss", "training passes",
                "passes per image")  # fmt: skip
     return (
-        f"{grid(columns, rows)}\n\nscikit-learn's digits, {found['train_images']} training and {found['test_images']} "
-        f"test images, {counted(len(next(iter(kinds.values()))))}. {found['origin']}"
+        f"{grid(columns, rows)}\n\nscikit-learn's digits, {found['train_images']} training images, others for each "
+        f"seed, and {found['test_images']} test images, {counted(len(next(iter(kinds.values()))))}. {found['origin']}"
     )
 
 

@@ -94,6 +94,19 @@ def test_layers_that_are_hard_to_notice_are_found_by_the_first_eager_batch(model
         TransNet(model())(batch()[0])
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_layer_that_follows_in_one_mode_is_found_by_the_first_batch_in_that_mode(trained):
+    class SoftmaxInOneMode(Bare):
+        def forward(self, x):
+            y = super().forward(x)
+            return y.softmax(-1) if self.training == trained else y
+
+    net = TransNet(SoftmaxInOneMode()).train(not trained)
+    net(batch()[0])
+    with pytest.raises(ValueError, match="does not end in 'out'"):
+        net.train(trained)(batch()[0])
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_a_cast_after_the_head_is_accepted_after_one_batch(run):

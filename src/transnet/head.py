@@ -1,7 +1,7 @@
 """Find the model's last layer, and check with the first batches that the rest of the model can be f.
 
 f(x) is the input of that layer. If something followed it, such as a softmax, the heads would silently be trained
-without it. So the first forward checks it, even if that forward is compiled, exported or traced.
+without it. So the first forward in each mode checks it, even if that forward is compiled, exported or traced.
 """
 
 import copy
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from transnet import inputs
@@ -109,7 +110,8 @@ class HeadPlaceholder(nn.Identity):
     def __init__(self, path: str) -> None:
         super().__init__()
         self.path = path
-        self.boxed = self.checked = False
+        self.boxed = False
+        self.checked: set[bool] = set()  # in which modes: a model may end in a softmax in evaluation mode only
         self.no_op_follows = False  # such as a cast or a reshape
 
     def forward(self, input: Tensor) -> Any:
@@ -118,10 +120,16 @@ class HeadPlaceholder(nn.Identity):
 
     def features(self, backbone: nn.Module, x: Tensor) -> Tensor:
         """Return f(x), or raise if anything that changes values follows this placeholder in ``backbone``."""
-        if inputs.traced(x) and not self.no_op_follows:
-            return self._traced_features(backbone, x)  # a compiler would guard on `checked`
+        if traced := inputs.traced(x):
+            checked = self.no_op_follows  # not in `checked`, which a compiler would guard on
+        elif x.is_meta or isinstance(x, FakeTensor):  # no values to compare, and no result to protect
+            checked = bool(self.checked)
+        else:
+            checked = backbone.training in self.checked
+        if traced and not checked:
+            return self._traced_features(backbone, x)
         try:
-            return backbone(x) if self.checked else self._first_features(backbone, x)
+            return backbone(x) if checked else self._first_features(backbone, x)
         except RuntimeError as error:
             inputs.check_scaled(x, error)
             raise
@@ -173,7 +181,8 @@ class HeadPlaceholder(nn.Identity):
         if not last:
             raise self._misplaced(backbone)
         if len(x):  # an empty batch shows nothing
-            self.checked, self.no_op_follows = True, no_op_follows
+            self.checked.add(backbone.training)
+            self.no_op_follows |= no_op_follows
         return self._pooled(passed[0].to(output.dtype))
 
     def _pooled(self, features: Tensor) -> Tensor:

@@ -84,7 +84,8 @@ def test_differences_name_the_setting_and_both_values() -> None:
 def test_settings_of_place_and_speed_may_change() -> None:
     changes = {
         "out": "y", "device": "cuda", "workers": 0, "storage": "stream", "checkpoint_every": 3, "resume": True,
-        "evaluate_every": 2, "tensorboard": False, "compile": False, "cuda_graph": False, "channels_last": False,
+        "evaluate_every": 2, "tensorboard": False, "compile": False, "cuda_graph": False, "channels_last": "no",
+        "generalization": True,
     }  # fmt: skip
     assert set(changes) == FREE
     assert not differences(config(), config(**changes))

@@ -331,3 +331,98 @@ def test_every_epoch_has_its_own_plan_which_is_drawn_once(data: Path, tmp_path: 
     assert prepared.plan_of(1) is prepared.plan_of(1)
     assert all(torch.equal(prepared.plan_of(epoch).order, orders[epoch]) for epoch in range(3))
     assert not torch.equal(orders[1], orders[2])
+
+
+# ---------------------------------------------------------------------------------------- what `auto` chooses, and cost
+
+
+def formats_of(data: Path, out: Path, model: nn.Module, **changes: Any) -> set[tuple[bool, bool]]:
+    """Whether the backbone saw channels-last images, in training and in evaluation: (training, channels-last)."""
+    found = set()
+
+    def keep(net: nn.Module, args: tuple[Tensor, ...]) -> None:
+        found.add((net.training, args[0].is_contiguous(memory_format=torch.channels_last)))
+
+    model.register_forward_pre_hook(keep)
+    prepared = trainer(data, out, model, epochs=1, flip=True, **changes)
+    found.clear()  # `prepare` has tried the network
+    prepared.train()
+    return found
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("changes", [{}, {"pad": 2, "mixup": 0.4}, {"storage": "stream", "workers": 0, "cutmix": 1.0}])
+def test_the_memory_format_reaches_the_network(tmp_path: Path, channels_last: bool, changes: dict[str, Any]) -> None:
+    file = images_file(tmp_path / "x.npz", channels=3)
+    setting = "yes" if channels_last else "no"
+    changes = {"transforms": "r0,r1,m3", "channels_last": setting, **changes}
+    found = formats_of(file, tmp_path / "run", plain(channels=3), **changes)
+    assert found == {(True, channels_last), (False, channels_last)}
+
+
+def test_a_run_records_the_chosen_memory_format_and_precision_and_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = images_file(tmp_path / "x.npz", channels=3)
+    stopped_run(file, tmp_path / "run", step=7, model={"channels": 3}, channels_last="yes", precision="fp32")
+    run(file, tmp_path / "run", plain(channels=3), resume=True)  # auto would choose no
+    chosen = Run(tmp_path / "run").settings().train
+    assert (chosen.channels_last, chosen.precision) == ("yes", "fp32")
+    assert Run(tmp_path / "run").result().config.train == chosen
+    run(file, tmp_path / "auto", epochs=1)
+    fast = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    run(file, tmp_path / "auto2", epochs=1)
+    found = [Run(tmp_path / name).settings().train.channels_last for name in ("auto", "auto2")]
+    assert found[1] == "no"
+    assert found[0] == ("yes" if fast else "no")
+
+
+def test_resuming_with_other_threads_is_a_warning(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stopped_run(data, tmp_path / "run", step=7)
+    torch.set_num_threads(2)
+    try:
+        result = train(settings(data, tmp_path / "run", resume=True), model=plain())
+        assert torch.get_num_threads() == 2  # `train` never changes it
+    finally:
+        torch.set_num_threads(1)
+    assert "warning: the run was begun with 1 thread, and this process has 2" in capfd.readouterr().err
+    assert result.threads == 2
+
+
+def test_every_image_is_scored_once_after_the_last_epoch(data: Path, tmp_path: Path) -> None:
+    model, images = plain(), []
+    model.register_forward_pre_hook(lambda net, args: None if net.training else images.append(len(args[0])))
+    prepared = trainer(data, tmp_path / "run", model, flip=True, transforms="r0,r1", val_fraction=0.2, evaluate_every=0)
+    images.clear()
+    result = prepared.train()
+    assert sum(images) == (40 + 30) * 2 * 2 + 120  # test and validation, heads, flip; the training set's identity head
+    assert result.test_flip is not None
+    assert result.test == replace(Run(tmp_path / "run").metrics()[-1].test, pruned=result.test.pruned)
+
+
+def test_the_final_result_is_not_rounded_by_autocast(data: Path, tmp_path: Path) -> None:
+    model, found = plain(), set()
+
+    def keep(net: nn.Module, args: Any, output: Tensor) -> None:
+        if not net.training:
+            found.add(output.dtype)
+
+    prepared = trainer(data, tmp_path / "run", model, precision="bf16", epochs=1)
+    prepared.setup.net.backbone.conv.register_forward_hook(keep)
+    prepared.train()
+    assert found == {torch.bfloat16, torch.float32}  # of the curves, and of the result
+
+
+def test_the_training_set_is_scored_only_where_it_is_compared(data: Path, tmp_path: Path) -> None:
+    found = {}
+    for generalization in (True, False):
+        prepared = trainer(data, tmp_path / str(generalization), epochs=1, generalization=generalization)
+        object.__setattr__(prepared.setup.config, "recipe", "another")
+        found[generalization] = prepared.train()
+        assert Run(tmp_path / str(generalization)).result() == found[generalization]
+    assert found[False].train is found[False].generalization is None
+    assert found[True].train is not None
+    assert weights(tmp_path / "True") == weights(tmp_path / "False")

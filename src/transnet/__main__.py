@@ -5,12 +5,15 @@ import os
 import sys
 
 from transnet import cli
+from transnet.allocator import reuse_memory
 
 
 def main() -> None:
     """The script ``transnet``."""
     # Set before torch is imported: threads that spin while they wait take time from other programs on the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if sys.argv[1:2] in (["train"], ["study"], ["reproduce"], ["demo"]):
+        reuse_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # do not fail on a terminal that cannot show × or …

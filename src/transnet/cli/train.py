@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     first = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes prints for all
     if first and "--tensorboard" in arguments and config.tensorboard and not find_spec("tensorboard"):
         say("no TensorBoard curves are written, because it is not installed: pip install tensorboard")
-    result = train(config)
+    result = train(config, set_threads=True)
     if not first:
         return 0
     print(f"test set of {counted(result.test.full.n, 'image')}; trained in {result.train_seconds:.1f} s")

@@ -115,9 +115,10 @@ class TrainConfig:
     device: str = "auto"
     """cpu, cuda, cuda:1, … or mps (untested). auto: a CUDA GPU if there is one."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """auto: bf16 on a GPU that supports it, and fp32 otherwise."""
-    channels_last: bool = True
-    """Use the channels-last memory format on a GPU."""
+    """auto: bf16 on a GPU that computes in it without emulation, and fp32 otherwise. A CPU can have bf16 too."""
+    channels_last: Literal["auto", "yes", "no"] = "auto"
+    """Use the channels-last memory format. auto: yes on a GPU, and on a CPU with AVX2 or AVX-512 for colour images and
+    a network with batch norm after most convolutions."""
     compile: bool = True
     """Use torch.compile on a GPU."""
     cuda_graph: bool = True
@@ -128,6 +129,8 @@ class TrainConfig:
     """Compute batch-norm statistics over all processes (GPUs only)."""
     evaluate_every: Number = 1
     """Epochs between evaluations for the learning curves. 0: only at the end. Nothing is selected by them."""
+    generalization: bool = False
+    """Score the training set too, at the end. Always on for the recipes fast and paper."""
     checkpoint_every: Number = 0
     """Epochs between checkpoints. 0: as often as possible within 2 % of the time."""
     tensorboard: bool = True
@@ -180,8 +183,8 @@ class TrainConfig:
 
 # A resumed run may change these: they decide where and how fast it trains, or change its result by rounding only.
 FREE = {
-    "out", "resume", "device", "workers", "storage", "evaluate_every", "checkpoint_every", "tensorboard",
-    "compile", "cuda_graph", "channels_last",
+    "out", "resume", "device", "workers", "storage", "evaluate_every", "generalization", "checkpoint_every",
+    "tensorboard", "compile", "cuda_graph", "channels_last",
 }  # fmt: skip
 
 
@@ -189,6 +192,8 @@ def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
     """Return the settings that keep a run from being resumed, each as ```lr`: 0.1 before, 0.2 now``."""
     if data_name(before.data) == data_name(now.data):  # in another place; the fingerprint shows whether it is the same
         now = dataclasses.replace(now, data=before.data)
+    if now.precision == "auto":  # which keeps the one that was recorded
+        now = dataclasses.replace(now, precision=before.precision)
     names = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in FREE]
     both = [(name, getattr(before, name), getattr(now, name)) for name in names]
     return [f"`{name}`: {old!r} before, {new!r} now" for name, old, new in both if old != new]

@@ -52,7 +52,7 @@ def command_elsewhere(config: TrainConfig, name: str) -> str:
     """Return the command that repeats a run on another machine, in the folder ``runs/NAME``."""
     neutral = dataclasses.replace(
         config, data=data_name(config.data), out=f"runs/{name}", checkpoint_every=TrainConfig.checkpoint_every,
-        tensorboard=True, device="auto",
+        tensorboard=True, device="auto", channels_last="auto",
     )  # fmt: skip
     return command(neutral)
 

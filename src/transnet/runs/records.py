@@ -190,7 +190,7 @@ class Result:
     test: Scores  # on the test images as they are
     test_flip: Scores | None  # with horizontal-flip TTA; None if training does not flip
     val: Scores | None  # None without a validation split
-    train: Score | None  # of the identity head on the training images, not augmented
+    train: Score | None  # of the identity head on the training images, not augmented, if `generalization` scores them
     generalization: float | None  # test loss divided by training loss, both of the identity head
     cost: Cost
     config: RunSettings
@@ -206,6 +206,8 @@ class Result:
     prepare_seconds: float = 0.0
     at_once: int = 1  # runs that shared the device. With more than one, times are not those of a run alone
     precision: str = "fp32"  # or bf16
+    threads: int | None = None  # of the CPU, in each process
+    allocator: str = ""  # settings of C's allocator; empty for the defaults
     val_flip: Scores | None = None
     model_sha256: str = ""
     schema: Literal[1] = 1

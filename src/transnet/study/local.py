@@ -12,6 +12,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from transnet.allocator import reuse_memory
 from transnet.errors import OperationError, TransnetError
 from transnet.runs.folder import Run, RunInUse
 from transnet.study.cuda_mps import AT_ONCE, SPARE, is_served, start_service, used_and_free
@@ -32,7 +33,7 @@ class Ended:
 
 
 def train_run(run: PlannedRun, at_once: int, *, wait: float = 0.0) -> Ended:
-    """Train a run, or continue it, and save its predictions if the study wants them.
+    """In a process of its own, train a run or continue it, and save its predictions if the study wants them.
 
     Up to ``at_once`` runs share its device. If another process is training it, ``wait`` that many seconds.
     """
@@ -40,6 +41,7 @@ def train_run(run: PlannedRun, at_once: int, *, wait: float = 0.0) -> Ended:
     from transnet.train.interrupt import Stopped
     from transnet.train.trainer import train
 
+    reuse_memory()
     folder = Run(run.path)
     try:
         folder.acquire(timeout=wait)

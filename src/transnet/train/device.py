@@ -2,12 +2,15 @@
 
 import math
 import os
+import platform
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from transnet.console import counted
 from transnet.data import DataSet
@@ -88,11 +91,66 @@ def is_out_of_memory(error: BaseException) -> bool:
     return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
-def precision_for(device: torch.device, setting: str) -> str:
-    """bf16 or fp32: the setting, or for ``auto`` what the device supports."""
-    if setting != "auto":
-        return setting
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device computes in bf16 without emulating it."""
+    if device.type != "cpu":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if platform.machine() in ("aarch64", "arm64"):
+        return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return native and torch.backends.cpu.get_cpu_capability() == "AVX512"  # which the user may have turned off
+
+
+def precision_for(device: torch.device, setting: Literal["auto", "bf16", "fp32"]) -> Literal["bf16", "fp32"]:
+    """The setting, or for ``auto`` and for a CPU what suits the device."""
+    native = has_bf16(device)
+    if setting == "auto":
+        return "bf16" if native and device.type == "cuda" else "fp32"
+    return setting if native or device.type != "cpu" else "fp32"
+
+
+def gains_from_bf16(net: nn.Module, device: torch.device) -> bool:
+    """Whether a CPU would train the network faster in bf16, which makes convolutions in groups slower."""
+    groups = {layer.groups for layer in net.modules() if isinstance(layer, nn.Conv2d)}
+    return device.type == "cpu" and has_bf16(device) and groups <= {1}
+
+
+def use_channels_last(setting: str, device: torch.device, net: nn.Module, channels: int) -> bool:
+    """Whether to use the channels-last format: the setting, or for ``auto`` where it was measured to be faster."""
+    if setting != "auto" or device.type != "cpu":
+        return setting == "yes" or (setting == "auto" and device.type == "cuda")
+    convolutions, norms = (sum(isinstance(m, kind) for m in net.modules()) for kind in (nn.Conv2d, nn.BatchNorm2d))
+    fast = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return fast and channels == 3 and 2 * norms > convolutions
+
+
+def is_tiny(net: nn.Module, pixels: int) -> bool:
+    """Whether a second thread would mostly wait, if a step puts that many pixels through the network."""
+    return sum(parameter.numel() for parameter in net.parameters()) * pixels < 3e9
+
+
+def set_threads(net: nn.Module, pixels: int) -> None:
+    """Use `usable_threads`, or one for a tiny network, unless the environment sets the number."""
+    if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & set(os.environ):
+        torch.set_num_threads(1 if is_tiny(net, pixels) else usable_threads())
+
+
+def usable_threads(root: Path = Path("/")) -> int:
+    """The threads of torch, but no more than the CPUs that Linux's control groups allow this process."""
+    found, own = [float(torch.get_num_threads())], root / "proc/self/cgroup"
+    for line in own.read_text().splitlines() if own.exists() else ():
+        _, controllers, path = line.split(":", 2)  # no controllers: version 2
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        # In a container the path may be that of the host, but the container's own group is at the top.
+        group = PurePosixPath("cpu" if controllers else "", path.lstrip("/"))
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # without a limit, version 2 writes "max", and version 1 −1
+                text = " ".join((root / "sys/fs/cgroup" / folder / file).read_text() for file in files)
+                quota, period = map(int, text.split())
+                found += [quota / period] if quota > 0 else []
+    return max(int(min(found)), 1)
 
 
 def autocast_for(precision: str, device: torch.device) -> Autocast:

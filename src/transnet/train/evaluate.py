@@ -30,7 +30,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _logits_per_view(net: TransNet, batches: Batches, *, flip: bool) -> Iterator[tuple[list[Tensor], Tensor]]:
     """For each batch, yield the labels and the logits (B, m, K) of each view.
 

@@ -20,7 +20,7 @@ from transnet.runs.config import TrainConfig
 from transnet.runs.folder import Run, load
 from transnet.runs.predictions import NAME, Predictions
 from transnet.runs.records import RunSettings, Scores
-from transnet.train.device import find_device, fits_on_device
+from transnet.train.device import find_device, fits_on_device, use_channels_last
 from transnet.train.distributed import World
 from transnet.train.evaluate import ClassScore, class_scores, ensemble_scores, logits_of, scores_of_logits
 from transnet.train.feed import eval_batches
@@ -124,6 +124,8 @@ def collect(
     settings = Run(path).settings()
     train, about = settings.train, settings.data
     net = load(path).to(where)
+    if channels_last := use_channels_last("auto", where, net, about.channels):
+        net = net.to(memory_format=torch.channels_last)
     opened = data if isinstance(data, DataSet) else _open(str(path), settings, data, split)
     part = opened.val if split == "val" else opened.test
     if part is None:
@@ -131,6 +133,7 @@ def collect(
         raise ConfigError(f"{path}: there is no validation split: {why}")
     geometry = Geometry.square(about.image_size, stored=about.stored_size)
     view = View.create(geometry, mean=about.mean, std=about.std, device=where)
+    view = replace(view, channels_last=channels_last)
     images = part.resident(geometry.stored).to(where) if fits_on_device(opened, train.storage, where) else None
     n_train = torch.bincount(opened.train.labels, minlength=len(opened.classes)).tolist()
     return Outputs(

@@ -45,12 +45,13 @@ class Launch:
     data_path: str  # where the data is; ``config.data`` may be its name only
     shown: bool  # whether this process prints messages
     at_once: int  # runs that share the device
+    set_threads: bool  # whether to choose the number of threads of this process
     objective: Objective  # the terms of the loss
 
     @classmethod
     def of(
         cls, config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False,
-        at_once: int = 1,
+        at_once: int = 1, set_threads: bool = False,
     ) -> "Launch":  # fmt: skip
         """Find the device and the other processes, and check what can be checked before any data is read."""
         names, data_path = d4.parse(config.transforms), data or config.data
@@ -59,17 +60,20 @@ class Launch:
             raise ConfigError(f"the name of {config.out!r} is not UTF-8; give another folder", field="out")
         world = join(config.device)
         device = devices.find_device(config.device, world)
+        if config.precision == "bf16" and device.type == "cpu" and not devices.has_bf16(device):
+            raise ConfigError("this processor only emulates bf16, which is slow; give fp32", field="precision")
         resume = world.any(config.resume or restarts() > 0, device)  # not every node counts a restart
         config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
         shown = world.is_primary and not quiet
-        return cls(config, Run(config.out), world, device, model, data_path, shown, at_once, build_objective(config))
+        objective = build_objective(config)
+        return cls(config, Run(config.out), world, device, model, data_path, shown, at_once, set_threads, objective)
 
 
 @dataclass(frozen=True)
 class Setup(Launch):
     """Everything that a run needs to train. Its ``config`` always names the model, unlike that of `Launch`."""
 
-    settings: RunSettings  # the content of config.json
+    settings: RunSettings  # the content of config.json, with what ``auto`` chose
     data: DataSet
     images: dict[str, Tensor]  # the stored images of each split on the device; empty if they are streamed
     net: TransNet  # on the device
@@ -89,6 +93,11 @@ def prepare(launch: Launch) -> Setup:
     """
     stopwatch, commit = Stopwatch(), provenance.commit()  # now, because it may change while the run trains
     config, world, device, shown = launch.config, launch.world, launch.device, launch.shown
+    if config.resume and launch.run.config.exists():  # auto keeps what was chosen when the run began
+        begun, names = launch.run.settings().train, ("precision", "channels_last")
+        kept = {name: getattr(begun, name) for name in names if getattr(config, name) == "auto"}
+        config = dataclasses.replace(config, **kept)
+    precision, auto = devices.precision_for(device, config.precision), config.precision == "auto"
     data = open_together(launch)
     height, width = data.geometry.size
     if height != width and (swaps := [name for name in config.rotations if d4.swaps_sides(name)]):
@@ -101,6 +110,15 @@ def prepare(launch: Launch) -> Setup:
     except FileError as error:
         raise ConfigError(f"the finished run could not be loaded: {error.message}") from None
     net = _build_network(launch, name, data)
+    channels_last = devices.use_channels_last(config.channels_last, device, net, data.channels)
+    if channels_last:
+        net = net.to(memory_format=torch.channels_last)
+    recorded = dataclasses.replace(settings.train, channels_last="yes" if channels_last else "no")
+    recorded = dataclasses.replace(recorded, precision=precision) if auto else recorded
+    settings = dataclasses.replace(settings, train=recorded)
+    pixels = config.batch_size * len(net.transforms) * data.image_size**2  # of a step
+    if launch.set_threads:
+        devices.set_threads(net, pixels)
     if world.is_primary:
         launch.run.begin(settings, resume=config.resume)
     world.barrier()
@@ -109,8 +127,11 @@ def prepare(launch: Launch) -> Setup:
     size = sum(parameter.numel() for parameter in net.parameters())
     if device.type == "cpu" and launch.model is None and size > 2e6:  # the small ResNets have up to 300,000
         say(f"note: {name} is slow on a CPU; `model` resnet8-small is fast, for a first try", shown=shown)
+    if auto and not devices.is_tiny(net, pixels) and devices.gains_from_bf16(net, device):
+        say("note: this processor can compute in bf16, which is faster here: `precision` bf16", shown=shown)
     geometry = dataclasses.replace(data.geometry, pad=settings.data.pad)
     view = View.create(geometry, mean=data.mean, std=data.std, device=device)
+    view = dataclasses.replace(view, channels_last=channels_last)
     resident = devices.fits_on_device(data, config.storage, device)
     say(_introduction(config, settings, data, device, resident=resident), shown=shown)
     splits = {"train": data.train, "val": data.val, "test": data.test} if resident else {}
@@ -124,7 +145,7 @@ def prepare(launch: Launch) -> Setup:
     return Setup(
         **{**vars(launch), "config": config}, settings=settings, data=data, images=images, feed=feed,
         net=net, optimizer=build_optimizer(net, config, device), rates=learning_rates(config, feed.steps),
-        precision=devices.precision_for(device, config.precision), stopwatch=stopwatch, commit=commit,
+        precision=precision, stopwatch=stopwatch, commit=commit,
         flops=count_flops(net, launch.objective, data, config),
     )  # fmt: skip
 
@@ -173,8 +194,6 @@ def _build_network(launch: Launch, name: str, data: DataSet) -> TransNet:
             raise ConfigError("needs several GPU processes (torchrun); leave it out here", field="sync_bn")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))  # the caller's model does not change
     net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(device)
-    if config.channels_last and device.type == "cuda":
-        net = net.to(memory_format=torch.channels_last)
     if not model.training:  # otherwise single layers may be in evaluation mode on purpose, such as frozen batch norm
         net.train()
     with evaluating(net):

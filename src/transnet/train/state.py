@@ -56,6 +56,7 @@ class TrainState:
             "commit": self.commit,
             "seconds": {**setup.stopwatch.parts, "total": setup.stopwatch.total},
             "precision": setup.precision,
+            "threads": torch.get_num_threads(),
             "settings": encode(setup.settings),
             **{f"net.{name}": tensor for name, tensor in setup.net.state_dict().items()},
             **{f"optimizer.{name}": tensor for name, tensor in state_tensors(setup.optimizer).items()},
@@ -87,6 +88,10 @@ class TrainState:
             if (precision := found.state["precision"]) != setup.precision:
                 begun = f"begun in {precision}, but this device continues in {setup.precision}"
                 say(f"warning: the run was {begun}; its result will not be exactly the same", shown=setup.shown)
+            threads = found.state.get("threads", torch.get_num_threads())
+            if setup.device.type == "cpu" and threads != torch.get_num_threads():
+                begun = f"begun with {counted(threads, 'thread')}, and this process has {torch.get_num_threads()}"
+                say(f"warning: the run was {begun}; its result may differ in the last digits", shown=setup.shown)
         if setup.world.is_primary:
             setup.run.keep_metrics(self.done // setup.feed.steps)
 

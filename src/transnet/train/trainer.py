@@ -11,6 +11,7 @@ from contextlib import closing
 import torch
 from torch import Tensor, nn
 
+from transnet.allocator import allocator_settings, release_memory
 from transnet.console import say
 from transnet.data.augment import Plan, plan_epoch, seed_for
 from transnet.model import TransNet
@@ -31,7 +32,7 @@ from transnet.train.step import Step
 
 def train(
     config: TrainConfig, *, model: nn.Module | None = None, data: str | None = None, quiet: bool = False,
-    at_once: int = 1,
+    at_once: int = 1, set_threads: bool = False,
 ) -> Result:  # fmt: skip
     """Train a run, write its result to the run folder and return it.
 
@@ -41,8 +42,9 @@ def train(
         data: where the data is, if ``config.data`` should only be its name.
         quiet: print nothing.
         at_once: number of runs that share the device. It is recorded, because it makes each of them slower.
+        set_threads: choose the number of threads, for a process that does nothing else.
     """
-    launch = Launch.of(config, model=model, data=data, quiet=quiet, at_once=at_once)
+    launch = Launch.of(config, model=model, data=data, quiet=quiet, at_once=at_once, set_threads=set_threads)
     kind = launch.device.type
     with determinism(config.deterministic or kind == "cpu", cuda=kind == "cuda"), out_of_memory_advice(launch):
         try:
@@ -70,6 +72,7 @@ class Trainer:
         self.state = TrainState(setup, self.step)
         self._plans: dict[int, Plan] = {}  # by epoch; only the plan that was drawn last is kept
         self._splits = ("test",) if setup.data.val is None else ("test", "val")
+        self._final: dict[str, Tensor] = {}  # the last epoch's counts of every split, if no autocast rounded them
 
     def train(self) -> Result:
         """Train the epochs that are left, evaluate, and write weights and result to the run's folder."""
@@ -162,10 +165,13 @@ class Trainer:
         terms = setup.feed.mean(world.mean(step.terms)) if len(setup.objective.names) > 1 else torch.zeros(0)
         accuracy = world.sum(step.correct) / len(setup.data.train)
         every, found = setup.config.evaluate_every, dict[str, Scores]()
-        if (every and (epoch + 1) % every == 0) or epoch + 1 == setup.config.epochs:
-            with setup.stopwatch.measure("evaluate"), self.step.autocast():
-                sums = {split: self._score_totals(split)[0] for split in self._splits}
-            found = {split: scores(rows, setup.net.transforms) for split, rows in sums.items()}
+        last = epoch + 1 == setup.config.epochs
+        if (every and (epoch + 1) % every == 0) or last:
+            final = last and setup.precision == "fp32"
+            with self.step.autocast():
+                sums = self._score_splits(flip=final and setup.settings.data.flip)
+            self._final = sums if final else {}
+            found = {split: scores(rows[0], setup.net.transforms) for split, rows in sums.items()}
         return EpochEntry(
             epoch=epoch + 1, step=self.state.done, lr=setup.rates[self.state.done - 1].item(),
             loss=tuple(setup.feed.mean(world.mean(step.losses)).tolist()), accuracy=tuple(accuracy.tolist()),
@@ -173,6 +179,11 @@ class Trainer:
             terms=dict(zip(setup.objective.names, terms.tolist(), strict=False)),
             val=found.get("val"), test=found.get("test"),
         )  # fmt: skip
+
+    def _score_splits(self, *, flip: bool) -> dict[str, Tensor]:
+        release_memory()
+        with self.setup.stopwatch.measure("evaluate"):
+            return {split: self._score_totals(split, flip=flip) for split in self._splits}
 
     def _score_totals(self, split: str, *, flip: bool = False, net: TransNet | None = None) -> Tensor:
         """The `score_totals` of a split, over all processes."""
@@ -199,11 +210,10 @@ class Trainer:
         setup, net, data, names = self.setup, self.setup.net, self.setup.data, self.setup.net.transforms
         flip = setup.settings.data.flip
         warn_if_diverged(setup, self.step.losses)
-        say("evaluating on the test and training set", shown=setup.shown)
+        sums = self._final or self._score_splits(flip=flip)
         train = ratio = None
-        with setup.stopwatch.measure("evaluate"):
-            sums = {split: self._score_totals(split, flip=flip) for split in self._splits}
-            if "r0" in names:
+        if "r0" in names and (setup.config.generalization or setup.config.recipe in ("fast", "paper")):
+            with setup.stopwatch.measure("evaluate"):
                 train = scores(self._score_totals("train", net=net.keep("r0"))[0], ("r0",)).pruned
         n_train = torch.bincount(data.train.labels, minlength=len(data.classes)).tolist()
         plain = {split: scores_with_classes(views[0], names, data.classes, n_train) for split, views in sums.items()}
@@ -225,5 +235,6 @@ class Trainer:
             train_seconds=parts["train"], evaluate_seconds=parts["evaluate"],
             config=setup.settings, command=command(setup.settings.train), commit=self.state.commit,
             versions=versions(), device=device_name(setup.device), precision=setup.precision,
-            processes=setup.world.size, at_once=setup.at_once,
+            processes=setup.world.size, at_once=setup.at_once, threads=torch.get_num_threads(),
+            allocator=allocator_settings(),
         )  # fmt: skip

@@ -41,7 +41,7 @@ def test_layer_decay_and_weight_decay_are_those_of_the_plain_model(name, options
     model = _model(name)
     net = TransNet(model, "r0,r1")
     plain, wrapped = _settings(model, **options), _settings(net, **options)
-    (head,) = net._head_paths
+    ((head,),) = net._classifiers
     assert len({scale for scale, _ in wrapped.values()}) == len({scale for scale, _ in plain.values()})
     for key, setting in plain.items():
         if key.startswith(f"{head}."):

@@ -19,7 +19,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from transnet.errors import ModelError
-from transnet.head import find_head
+from transnet.classifier import find_classifiers
 
 _CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
 # The 6n+4 layers of Zagoruyko and Komodakis (2016), without dropout, and the 6n+2 layers of He et al. (2016), with 1×1
@@ -145,9 +145,12 @@ def _from_torchvision(name: str, num_classes: int, in_channels: int, side: int |
         return torchvision.models.get_model(name, weights=None, **options)
     with _fetching(f"torchvision:{name}"):
         model: nn.Module = torchvision.models.get_model(name, weights="DEFAULT")
-    path = find_head(model)[0]
-    features = cast(nn.Linear, model.get_submodule(path)).in_features
-    model.set_submodule(path, nn.Linear(features, num_classes))
+    path = find_classifiers(model)[0][0]
+    last = model.get_submodule(path)
+    if isinstance(last, nn.Conv2d):  # SqueezeNet
+        model.set_submodule(path, nn.Conv2d(last.in_channels, num_classes, 1))
+    else:
+        model.set_submodule(path, nn.Linear(cast(nn.Linear, last).in_features, num_classes))
     return model
 
 

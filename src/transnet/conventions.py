@@ -23,7 +23,7 @@ class TimmConventions:
 
     backbone: nn.Module
     heads: nn.ModuleList
-    _head_paths: tuple[str, ...]
+    _classifiers: tuple[tuple[str, ...], ...]
 
     set_grad_checkpointing = property(attrgetter("backbone.set_grad_checkpointing"))
     num_features = property(attrgetter("backbone.num_features"))
@@ -32,7 +32,8 @@ class TimmConventions:
     @property
     def num_classes(self) -> int:
         """The number of classes, which is the output size of one head."""
-        return cast(nn.Linear, self.heads[0]).out_features
+        sizes = [getattr(layer, "out_features", getattr(layer, "out_channels", 0)) for layer in self.heads[0].modules()]
+        return [size for size in sizes if size][-1]
 
     @property
     def group_matcher(self) -> Callable[..., Any]:
@@ -58,7 +59,7 @@ class TimmConventions:
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict: {type(state_dict).__name__} was given; give torch.load(PATH)")
-        heads = tuple(f"{path}." for path in self._head_paths)
+        heads = tuple(f"{path}." for paths in self._classifiers for path in paths)
         given = {key: value for key, value in state_dict.items() if not key.startswith(heads)}
         try:
             copy_module(self.backbone).load_state_dict(given)  # a load that fails may change some of the parameters

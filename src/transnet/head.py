@@ -1,12 +1,16 @@
-"""Find the model's last layer, and check with the first batches that the rest of the model can be f.
+"""Run f, all of a model but its classifiers, and check with the first batches that the scores come from those alone.
 
-f(x) is the input of that layer. If something followed it, such as a softmax, the heads would silently be trained
-without it. So the first forward in each mode checks it, even if that forward is compiled, exported or traced.
+A single classifier without convolutions has to end the model, so f(x) is its input (`HeadPlaceholder`). If something
+followed it, such as a softmax, the heads would silently be trained without it. So the first forward in each mode checks
+it, even if that forward is compiled, exported or traced.
+
+Other models end in layers without weights: they pool the scores of a 1×1 convolution, or average those of several
+classifiers. There the heads run in the classifier's place (`HeadSlot`), and the model's own last layers follow.
 """
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -16,53 +20,10 @@ from torch.overrides import TorchFunctionMode
 
 from transnet import inputs
 from transnet.batchnorm import copies_in_batch
+from transnet.classifier import class_scores
 from transnet.errors import ModelError
 
 M = TypeVar("M", bound=nn.Module)
-
-
-def find_head(model: nn.Module, head: str | None = None, *, fresh: bool = False) -> tuple[str, ...]:
-    """Return the paths of the model's last fully connected layer: several if the model has several names for it.
-
-    timm's models name it. In other models it is the linear layer that was defined last. The first batch shows whether
-    it is also the last to run. ``fresh`` heads must allow their weights to be re-initialised.
-    """
-    kind = type(model).__name__
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: an nn.Module is needed, {kind} was given")
-    linears = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if head is None:
-        config = getattr(model, "pretrained_cfg", None)
-        named = config.get("classifier") if isinstance(config, Mapping) else None
-        if isinstance(named, (tuple, list)):
-            raise ModelError(f"{kind} has several heads, {' and '.join(named)}; TransNet needs one that ends the model")
-        inside = [path for path in linears if named and path.startswith(f"{named}.")]  # timm's layer was replaced
-        head = inside[-1] if inside else named or (linears[-1] if linears else None)
-    if head is None:
-        raise ModelError(f"{kind} has no nn.Linear, so no fully connected head to replace; give it one as last layer")
-    known = f"its last linear layers are {', '.join(repr(path) for path in linears[-3:]) or 'none'}"
-    try:
-        layer = model.get_submodule(head)
-    except AttributeError:
-        raise ModelError(f"{kind} has no layer {head!r}; {known}", field="head") from None
-    modules = model.named_modules(remove_duplicate=False)
-    paths = tuple(path for path, module in modules if module is layer)
-    problem = None
-    if head == "" or not isinstance(layer, nn.Linear):
-        hint = "; create it with num_classes > 0" if isinstance(layer, nn.Identity) else ""
-        problem = f"is {type(layer).__name__}, and an nn.Linear inside the model is needed; {known}{hint}"
-    elif isinstance(layer.weight, nn.parameter.UninitializedParameter):
-        problem = "is lazy; run one batch through the model first"
-    elif fresh and (nn.utils.parametrize.is_parametrized(layer) or "weight" not in layer._parameters):
-        problem = "is parametrized and cannot be re-initialised; use init='copy'"
-    else:
-        own = {id(parameter) for parameter in layer.parameters()}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            if id(parameter) in own and not name.startswith(tuple(f"{path}." for path in paths)):
-                problem = f"shares its weights with {name!r}; separate heads cannot"
-    if problem is not None:
-        raise ModelError(f"{head!r} of {kind} {problem}", field="head")
-    return paths
 
 
 def copy_module(module: M) -> M:
@@ -107,9 +68,10 @@ class HeadMustBeLast(NamedTuple):
 class HeadPlaceholder(nn.Identity):
     """Stands in for the head in a backbone: returns the features, and checks that no other layer follows."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, classifier: nn.Module) -> None:
         super().__init__()
         self.path = path
+        self.linear = isinstance(classifier, nn.Linear)  # then it needs pooled features; other heads may pool them
         self.boxed = False
         self.checked: set[bool] = set()  # in which modes: a model may end in a softmax in evaluation mode only
         self.no_op_follows = False  # such as a cast or a reshape
@@ -129,7 +91,7 @@ class HeadPlaceholder(nn.Identity):
         if traced and not checked:
             return self._traced_features(backbone, x)
         try:
-            return backbone(x) if checked else self._first_features(backbone, x)
+            return class_scores(backbone(x)) if checked else self._first_features(backbone, x)
         except RuntimeError as error:
             inputs.check_scaled(x, error)
             raise
@@ -138,7 +100,7 @@ class HeadPlaceholder(nn.Identity):
         """Return f(x) without reading values, or raise if anything follows."""
         self.boxed = True
         try:
-            output = backbone(x)
+            output = class_scores(backbone(x))
         except (AttributeError, TypeError) as error:
             if HeadMustBeLast.__name__ in str(error):
                 raise self._misplaced(backbone, _NO_VALUES) from error
@@ -164,7 +126,7 @@ class HeadPlaceholder(nn.Identity):
 
         try:
             with self.register_forward_hook(disturb), calls:
-                output = backbone(x)
+                output = class_scores(backbone(x))
             no_op_follows = calls.count > 0
         except RuntimeError as error:
             if passed and not isinstance(error, torch.OutOfMemoryError):  # a later layer got features, not scores
@@ -186,7 +148,7 @@ class HeadPlaceholder(nn.Identity):
         return self._pooled(passed[0].to(output.dtype))
 
     def _pooled(self, features: Tensor) -> Tensor:
-        if isinstance(features, Tensor) and features.ndim != 2:
+        if self.linear and isinstance(features, Tensor) and features.ndim != 2:
             given = tuple(features.shape)
             raise ModelError(f"{self.path!r} gets features of shape {given}; pool them to (batch, features) before it")
         return features
@@ -206,14 +168,92 @@ class _CountCalls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+# ------------------------------------------------------------------------------- only layers without weights follow it
+
+# A mean, a pooling, a ReLU or a maximum of scores that are multiplied by this is exactly the multiple of the result.
+_MULTIPLE = 2.0**10
+
+
+class HeadSlot(nn.Module):
+    """Stands in for a classifier that other layers follow: each head runs here on its part of the batch."""
+
+    def __init__(self, path: str, _classifier: nn.Module) -> None:
+        super().__init__()
+        self.path = path
+        self.heads: Sequence[nn.Module] = ()  # of the current forward; the network owns them
+        self.across = False  # every head runs on every part
+        self.repeated = False  # the scores are followed by their multiples
+        self.checked: set[bool] = set()  # in which modes
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the scores of one head after the other."""
+        m = len(self.heads)
+        parts = [input] * m if self.across else input.unflatten(0, (m, input.shape[0] // m))
+        scores = torch.cat([head(parts[i]) for i, head in enumerate(self.heads)])
+        return torch.cat([scores, scores * _MULTIPLE]) if self.repeated else scores
+
+
+def run_heads(
+    backbone: nn.Module, slots: Sequence[HeadSlot], heads: Sequence[Any], x: Tensor, *, across: bool = False
+) -> Tensor:
+    """Return the scores that ``heads`` give to their parts of ``x``, one head after the other.
+
+    The first batch of each mode is refused if the scores are not multiplied when all heads' outputs are: then a layer
+    such as a softmax follows, or another classifier adds its own scores. Without values, only the shape is checked.
+    """
+    first = slots[0]
+    readable = not (inputs.traced(x) or x.is_meta or isinstance(x, FakeTensor))
+    readable = readable and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    check = readable and len(x) > 0 and backbone.training not in first.checked
+    try:
+        for k, slot in enumerate(slots):
+            slot.heads = [head[k] for head in heads] if len(slots) > 1 else heads
+            slot.across, slot.repeated = across, check
+        output = class_scores(backbone(x), several=len(slots) > 1)
+    except RuntimeError as error:
+        inputs.check_scaled(x, error)
+        if check and "size" in str(error):
+            raise _followed(backbone, slots) from error
+        raise
+    finally:
+        for slot in slots:
+            slot.heads = ()
+    if isinstance(output, torch.fx.Proxy):
+        return output
+    rows = len(x) * (len(heads) if across else 1)
+    if not isinstance(output, Tensor):
+        raise TypeError(f"{type(backbone).__name__} returns {type(output).__name__}; it must return the class scores")
+    if output.ndim != 2 or output.shape[0] != rows * (1 + check):
+        raise _followed(backbone, slots)
+    if not check:
+        return output
+    output, multiples = output.chunk(2)
+    difference = (multiples - output * _MULTIPLE).abs().max()
+    try:
+        if not difference <= 1e-3 * multiples.abs().max():
+            raise _followed(backbone, slots)
+    except RuntimeError:  # no values, under vmap
+        return output
+    first.checked.add(backbone.training)
+    return output
+
+
+def _followed(backbone: nn.Module, slots: Sequence[HeadSlot]) -> ModelError:
+    paths = " and ".join(repr(slot.path) for slot in slots)
+    return ModelError(
+        f"{type(backbone).__name__} does not end in {paths}; only layers that pool or average class scores (batch, "
+        "classes) may follow: name the layers that give them as head='path', or several paths, and leave out a softmax"
+    )
+
+
 # ----------------------------------------------------------------------------------------------- images do not interact
 
 _TOLERANCE = 1e-3  # of the largest feature; both forwards have the same shape, so rounding hardly differs
 
 
 @torch.no_grad()
-def warn_if_images_interact(backbone: nn.Module, x: Tensor) -> bool:
-    """Warn if the features of an image depend on the image next to it, a defect that timm's gcvit_xxtiny has.
+def warn_if_images_interact(backbone: nn.Module, run: Callable[[Tensor], Any], x: Tensor) -> bool:
+    """Warn if ``run`` gives an image features that depend on the next image, a defect that timm's gcvit_xxtiny has.
 
     Return whether the batch allowed the comparison: it takes two images that differ, with values that can be read.
     """
@@ -228,7 +268,7 @@ def warn_if_images_interact(backbone: nn.Module, x: Tensor) -> bool:
     with copies_in_batch(backbone, 1), torch.random.fork_rng([x.device] if x.is_cuda else []):
         for other in (x[-1], x[0]):
             torch.manual_seed(0)  # a model may draw random numbers
-            features.append(backbone(torch.stack([x[0], other]))[0].float())
+            features.append(class_scores(run(torch.stack([x[0], other])))[0].float())
     first, second = features
     if not (first - second).abs().max() <= _TOLERANCE * first.abs().max():
         warnings.warn(

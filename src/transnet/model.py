@@ -9,6 +9,7 @@
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 
 from transnet import d4, inputs
 from transnet.batchnorm import check_split, copies_in_batch, restore_batch_norm, split_batch_norm
+from transnet.classifier import find_classifiers, reset
 from transnet.conventions import TimmConventions
 from transnet.distillation import distillation_loss, student_of
 from transnet.errors import ModelError
-from transnet.head import HeadPlaceholder, copy_module, detached_copies, find_head, warn_if_images_interact
+from transnet.head import HeadPlaceholder, HeadSlot, copy_module, detached_copies, run_heads, warn_if_images_interact
 
 # --------------------------------------------------------------------------- section 3.1: h = g∘f, and one g_t per t
 
@@ -66,20 +68,24 @@ class TransNet(TimmConventions, nn.Module):
         inputs.one_of("init", init, ("fresh", "copy"))
         inputs.one_of("bn", bn, ("joint", "separate"))
         self.transforms, self._custom = inputs.parse_transforms(transforms)
-        self._head_paths = find_head(model, head, fresh=init == "fresh")  # more than one if it has several names
+        self._classifiers = find_classifiers(model, head, fresh=init == "fresh")
         self.eval_output = eval_output
         self._bn = bn
         self._interaction_checked = False  # see `warn_if_images_interact`
 
-        self.backbone = copy_module(model)  # f: the model with its last layer taken out
-        linear = cast(nn.Linear, self.backbone.get_submodule(self._head_paths[0]))
-        self._set_head(self.backbone, HeadPlaceholder(self._head_paths[0]).train(model.training))
+        self.backbone = copy_module(model)  # f: the model with its classifiers taken out
+        own = [self.backbone.get_submodule(paths[0]) for paths in self._classifiers]
+        self._in_place = len(own) > 1 or any(isinstance(layer, nn.Conv2d) for layer in own[0].modules())
+        kind = HeadSlot if self._in_place else HeadPlaceholder
+        stand_ins = [kind(paths[0], layer) for paths, layer in zip(self._classifiers, own, strict=True)]
+        self._set_classifiers(self.backbone, [stand_in.train(model.training) for stand_in in stand_ins])
         self.heads = nn.ModuleList()
         for _ in range(1 if heads == "shared" else len(self.transforms)):
-            g = copy.deepcopy(linear)
+            g = copy.deepcopy(own)
             if init == "fresh":
-                g.requires_grad_(True).reset_parameters()
-            self.heads.append(g)
+                for classifier in g:
+                    reset(classifier)
+            self.heads.append(g[0] if len(g) == 1 else nn.ModuleList(g))
         if bn == "separate":
             split_batch_norm(self.backbone, len(self.transforms))
         self.heads.train(model.training)
@@ -116,15 +122,23 @@ class TransNet(TimmConventions, nn.Module):
         if self._bn == "separate":
             check_split(self.backbone)
         fewer = self._bn == "separate" and len(indices) != len(self.transforms)
-        placeholder = cast(HeadPlaceholder, self.backbone.get_submodule(self._head_paths[0]))
-        with copies_in_batch(self.backbone, len(indices)) if fewer else nullcontext():
-            features = placeholder.features(self.backbone, torch.cat(copies) if len(copies) > 1 else copies[0])
+        stand_ins: list[Any] = [self.backbone.get_submodule(paths[0]) for paths in self._classifiers]
+        heads = [self._head(i) for i in indices]
+        m, batch, together = len(copies), x.shape[0], torch.cat(copies) if len(copies) > 1 else copies[0]
+        with copies_in_batch(self.backbone, m) if fewer else nullcontext():
+            if self._in_place:
+                f = partial(run_heads, self.backbone, stand_ins, heads[:1])
+                logits = run_heads(self.backbone, stand_ins, heads, together, across=across)
+            else:
+                f = self.backbone
+                features = stand_ins[0].features(f, together).unflatten(0, (m, batch))  # (m, B, …): one part per copy
         if not (self.training or inputs.traced(x) or self._interaction_checked):
-            self._interaction_checked = warn_if_images_interact(self.backbone, copies[0])
-        features = features.unflatten(0, (len(indices), x.shape[0]))  # (m, B, …): one part per copy
+            self._interaction_checked = warn_if_images_interact(self.backbone, f, copies[0])
+        if self._in_place:  # one head after the other
+            return logits.unflatten(0, (m, m, batch)).permute(2, 1, 0, 3) if across else logits.unflatten(0, (m, batch)).transpose(0, 1)
         if across:
-            return torch.stack([self._head(i)(features) for i in indices], dim=2).transpose(0, 1)
-        return torch.stack([self._head(i)(features[j]) for j, i in enumerate(indices)], dim=1)
+            return torch.stack([g(features) for g in heads], dim=2).transpose(0, 1)
+        return torch.stack([g(features[j]) for j, g in enumerate(heads)], dim=1)
 
     def _transform(self, name: str, x: Tensor) -> Tensor:
         if name not in self._custom:
@@ -133,9 +147,10 @@ class TransNet(TimmConventions, nn.Module):
         inputs.check_transformed(name, x, y)
         return d4.keep_format(y, x)
 
-    def _set_head(self, backbone: nn.Module, layer: nn.Module) -> None:
-        for path in self._head_paths:
-            backbone.set_submodule(path, layer)
+    def _set_classifiers(self, backbone: nn.Module, layers: Iterable[nn.Module]) -> None:
+        for paths, layer in zip(self._classifiers, layers, strict=True):
+            for path in paths:
+                backbone.set_submodule(path, layer)
 
     def _head(self, i: int) -> nn.Module:
         return self.heads[i if len(self.heads) > 1 else 0]
@@ -212,7 +227,8 @@ class TransNet(TimmConventions, nn.Module):
         inputs.check_prunable(name, self.transforms, custom=name in self._custom, sized=image_size is not None)
         model = copy_module(self.backbone)
         restore_batch_norm(model)
-        self._set_head(model, copy.deepcopy(self._head(self.transforms.index(name))))
+        g = copy.deepcopy(self._head(self.transforms.index(name)))
+        self._set_classifiers(model, [g] if len(self._classifiers) == 1 else cast(nn.ModuleList, g))
         if name == "r0" or image_size is None:
             return model
         from transnet.folding.fold import fold

@@ -121,6 +121,6 @@ def reset(classifier: nn.Module) -> None:
 def class_scores(output: Any, *, several: bool = False) -> Any:
     """Return the scores in a model's output: the output, its ``.logits``, or the mean of ``several`` classifiers'."""
     if isinstance(output, tuple):
-        same = several and all(isinstance(part, Tensor) and part.shape == output[0].shape for part in output)
-        return torch.stack(output).mean(0) if same else output
+        tensors = all(isinstance(part, (Tensor, torch.fx.Proxy)) for part in output)
+        return torch.stack(output).mean(0) if several and tensors else output
     return output if isinstance(output, (Tensor, torch.fx.Proxy)) else getattr(output, "logits", output)

@@ -11,7 +11,8 @@ classifiers. There the heads run in the classifier's place (`HeadSlot`), and the
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from contextlib import nullcontext
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -116,18 +117,18 @@ class HeadPlaceholder(nn.Identity):
         if x.is_cuda and torch.cuda.is_current_stream_capturing():  # reading values would end the capture
             return self._traced_features(backbone, x)
         passed: list[Tensor] = []
-        calls = _CountCalls()
+        calls = _Calls()
 
         def disturb(_module: nn.Module, _args: Any, features: Tensor) -> Tensor:
             passed.append(features)
             disturbed = features * _DISTURBANCE
-            calls.count = 0
+            calls.names.clear()
             return disturbed
 
         try:
             with self.register_forward_hook(disturb), calls:
                 output = class_scores(backbone(x))
-            no_op_follows = calls.count > 0
+            no_op_follows = bool(calls.names)
         except RuntimeError as error:
             if passed and not isinstance(error, torch.OutOfMemoryError):  # a later layer got features, not scores
                 raise self._misplaced(backbone) from error
@@ -160,18 +161,30 @@ class HeadPlaceholder(nn.Identity):
         )
 
 
-class _CountCalls(TorchFunctionMode):
-    count = 0
+class _Calls(TorchFunctionMode):
+    """Record the names of the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.last: Any = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
+        self.names.append(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
 
 
-# ------------------------------------------------------------------------------- only layers without weights follow it
+# ---------------------------------------------------------------------------------- only pooling and averaging follow
 
 # A mean, a pooling, a ReLU or a maximum of scores that are multiplied by this is exactly the multiple of the result.
 _MULTIPLE = 2.0**10
+
+# Functions and methods of which this is known. They may follow without values that could be compared.
+_KEEP_MULTIPLES = frozenset(
+    "__get__ __getitem__ getitem getattr size dim add __add__ div truediv __truediv__ mul __mul__ __rmul__ sum mean stack "
+    "cat max amax relu relu_ dropout adaptive_avg_pool2d avg_pool2d flatten squeeze view reshape permute transpose "
+    "contiguous float to type_as AdaptiveAvgPool2d AvgPool2d Dropout Flatten Identity ReLU".split()
+)
 
 
 class HeadSlot(nn.Module):
@@ -183,14 +196,21 @@ class HeadSlot(nn.Module):
         self.heads: Sequence[nn.Module] = ()  # of the current forward; the network owns them
         self.across = False  # every head runs on every part
         self.repeated = False  # the scores are followed by their multiples
+        self.calls: _Calls | None = None  # of the functions that follow
         self.checked: set[bool] = set()  # in which modes
+        self.others_follow = False  # functions that only values show to be harmless
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the scores of one head after the other."""
         m = len(self.heads)
         parts = [input] * m if self.across else input.unflatten(0, (m, input.shape[0] // m))
         scores = torch.cat([head(parts[i]) for i, head in enumerate(self.heads)])
-        return torch.cat([scores, scores * _MULTIPLE]) if self.repeated else scores
+        if self.repeated:
+            scores = torch.cat([scores, scores * _MULTIPLE])
+        if self.calls is not None:
+            self.calls.names.clear()
+            self.calls.last = scores
+        return scores
 
 
 def run_heads(
@@ -198,51 +218,70 @@ def run_heads(
 ) -> Tensor:
     """Return the scores that ``heads`` give to their parts of ``x``, one head after the other.
 
-    The first batch of each mode is refused if the scores are not multiplied when all heads' outputs are: then a layer
-    such as a softmax follows, or another classifier adds its own scores. Without values, only the shape is checked.
+    The first batch of each mode is refused unless the scores are multiplied when all heads' outputs are. They are not
+    if a softmax follows, or if another classifier adds its own scores. Without values, only functions that are known to
+    keep multiples may follow.
     """
-    first = slots[0]
-    readable = not (inputs.traced(x) or x.is_meta or isinstance(x, FakeTensor))
-    readable = readable and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-    check = readable and len(x) > 0 and backbone.training not in first.checked
+    first, calls = slots[0], _Calls()
+    values = not (inputs.traced(x) or x.is_meta or isinstance(x, FakeTensor))
+    values = values and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    check = values and len(x) > 0 and backbone.training not in first.checked
+    for k, slot in enumerate(slots):
+        slot.heads = [head[k] for head in heads] if len(slots) > 1 else heads
+        slot.across, slot.repeated, slot.calls = across, check, calls
     try:
-        for k, slot in enumerate(slots):
-            slot.heads = [head[k] for head in heads] if len(slots) > 1 else heads
-            slot.across, slot.repeated = across, check
-        output = class_scores(backbone(x), several=len(slots) > 1)
+        with nullcontext() if values and not check else calls:
+            output = class_scores(backbone(x), several=len(slots) > 1)
     except RuntimeError as error:
         inputs.check_scaled(x, error)
-        if check and "size" in str(error):
+        if check and "size" in str(error):  # the scores are twice as many as those of another classifier
             raise _followed(backbone, slots) from error
         raise
     finally:
         for slot in slots:
-            slot.heads = ()
+            slot.heads, slot.calls = (), None
+    names = _names_in_graph(calls.last) if isinstance(calls.last, torch.fx.Proxy) else calls.names
+    others_follow = not _KEEP_MULTIPLES.issuperset(names)
+    if not (values or first.others_follow) and others_follow:
+        raise _followed(backbone, slots, _NO_VALUES)
     if isinstance(output, torch.fx.Proxy):
         return output
-    rows = len(x) * (len(heads) if across else 1)
     if not isinstance(output, Tensor):
         raise TypeError(f"{type(backbone).__name__} returns {type(output).__name__}; it must return the class scores")
+    rows = x.shape[0] * (len(heads) if across else 1)
     if output.ndim != 2 or output.shape[0] != rows * (1 + check):
         raise _followed(backbone, slots)
     if not check:
         return output
     output, multiples = output.chunk(2)
-    difference = (multiples - output * _MULTIPLE).abs().max()
     try:
-        if not difference <= 1e-3 * multiples.abs().max():
+        if not (multiples - output * _MULTIPLE).abs().max() <= 1e-3 * multiples.abs().max():
             raise _followed(backbone, slots)
     except RuntimeError:  # no values, under vmap
+        if others_follow:
+            raise _followed(backbone, slots, _NO_VALUES) from None
         return output
     first.checked.add(backbone.training)
+    first.others_follow |= others_follow
     return output
 
 
-def _followed(backbone: nn.Module, slots: Sequence[HeadSlot]) -> ModelError:
+def _names_in_graph(value: torch.fx.Proxy) -> list[str]:
+    """Return the names of the functions and modules that an fx graph has after ``value``."""
+    names, node, root = [], value.node.next, cast(torch.fx.Tracer, value.tracer).root
+    while node.op != "root":
+        target = type(root.get_submodule(node.target)) if node.op == "call_module" else node.target
+        names.append(getattr(target, "__name__", str(target)))
+        node = node.next
+    return names
+
+
+def _followed(backbone: nn.Module, slots: Sequence[HeadSlot], hint: str = "") -> ModelError:
     paths = " and ".join(repr(slot.path) for slot in slots)
     return ModelError(
-        f"{type(backbone).__name__} does not end in {paths}; only layers that pool or average class scores (batch, "
-        "classes) may follow: name the layers that give them as head='path', or several paths, and leave out a softmax"
+        f"{type(backbone).__name__} does not end in {paths}; only functions that pool or average the class scores may "
+        f"follow, and give (batch, classes): name all layers that give scores as head='path', or as a tuple of paths, "
+        f"and leave out what follows them, such as a softmax{hint}"
     )
 
 

@@ -18,8 +18,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from transnet.errors import ModelError
 from transnet.classifier import find_classifiers
+from transnet.errors import ModelError
 
 _CIFAR = {f"resnet{depth}-cifar": f"resnet{depth}" for depth in (18, 34, 50)}
 # The 6n+4 layers of Zagoruyko and Komodakis (2016), without dropout, and the 6n+2 layers of He et al. (2016), with 1×1

@@ -180,11 +180,12 @@ class _Calls(TorchFunctionMode):
 _MULTIPLE = 2.0**10
 
 # Functions and methods of which this is known. They may follow without values that could be compared.
-_KEEP_MULTIPLES = frozenset(
-    "__get__ __getitem__ getitem getattr size dim add __add__ div truediv __truediv__ mul __mul__ __rmul__ sum mean stack "
-    "cat max amax relu relu_ dropout adaptive_avg_pool2d avg_pool2d flatten squeeze view reshape permute transpose "
-    "contiguous float to type_as AdaptiveAvgPool2d AvgPool2d Dropout Flatten Identity ReLU".split()
-)
+_KEEP_MULTIPLES = {
+    "AdaptiveAvgPool2d", "AvgPool2d", "Dropout", "Flatten", "Identity", "ReLU", "__add__", "__get__", "__getitem__",
+    "__mul__", "__rmul__", "__truediv__", "adaptive_avg_pool2d", "add", "amax", "avg_pool2d", "cat", "contiguous",
+    "dim", "div", "dropout", "flatten", "float", "getattr", "getitem", "max", "mean", "mul", "permute", "relu", "relu_",
+    "reshape", "size", "squeeze", "stack", "sum", "to", "transpose", "truediv", "type_as", "view",
+}  # fmt: skip
 
 
 class HeadSlot(nn.Module):
@@ -244,8 +245,8 @@ def run_heads(
     others_follow = not _KEEP_MULTIPLES.issuperset(names)
     if not (values or first.others_follow) and others_follow:
         raise _followed(backbone, slots, _NO_VALUES)
-    if isinstance(output, torch.fx.Proxy):
-        return output
+    if isinstance(x, torch.fx.Proxy):
+        return cast(Tensor, output)
     if not isinstance(output, Tensor):
         raise TypeError(f"{type(backbone).__name__} returns {type(output).__name__}; it must return the class scores")
     rows = x.shape[0] * (len(heads) if across else 1)
@@ -270,7 +271,7 @@ def _names_in_graph(value: torch.fx.Proxy) -> list[str]:
     """Return the names of the functions and modules that an fx graph has after ``value``."""
     names, node, root = [], value.node.next, cast(torch.fx.Tracer, value.tracer).root
     while node.op != "root":
-        target = type(root.get_submodule(node.target)) if node.op == "call_module" else node.target
+        target = type(root.get_submodule(str(node.target))) if node.op == "call_module" else node.target
         names.append(getattr(target, "__name__", str(target)))
         node = node.next
     return names

@@ -126,18 +126,19 @@ class TransNet(TimmConventions, nn.Module):
         heads = [self._head(i) for i in indices]
         m, batch, together = len(copies), x.shape[0], torch.cat(copies) if len(copies) > 1 else copies[0]
         with copies_in_batch(self.backbone, m) if fewer else nullcontext():
-            if self._in_place:
-                f = partial(run_heads, self.backbone, stand_ins, heads[:1])
-                logits = run_heads(self.backbone, stand_ins, heads, together, across=across)
+            if self._in_place:  # class scores, one head after the other
+                output = run_heads(self.backbone, stand_ins, heads, together, across=across)
             else:
-                f = self.backbone
-                features = stand_ins[0].features(f, together).unflatten(0, (m, batch))  # (m, B, …): one part per copy
+                output = stand_ins[0].features(self.backbone, together)
         if not (self.training or inputs.traced(x) or self._interaction_checked):
+            f = partial(run_heads, self.backbone, stand_ins, heads[:1]) if self._in_place else self.backbone
             self._interaction_checked = warn_if_images_interact(self.backbone, f, copies[0])
-        if self._in_place:  # one head after the other
-            return logits.unflatten(0, (m, m, batch)).permute(2, 1, 0, 3) if across else logits.unflatten(0, (m, batch)).transpose(0, 1)
+        if self._in_place:
+            output = output.unflatten(0, (m, m, batch) if across else (m, batch))
+            return output.permute(2, 1, 0, 3) if across else output.transpose(0, 1)
         if across:
-            return torch.stack([g(features) for g in heads], dim=2).transpose(0, 1)
+            return torch.stack([g(output).unflatten(0, (m, batch)) for g in heads], dim=2).transpose(0, 1)
+        features = output.unflatten(0, (m, batch))  # (m, B, …): one part per copy
         return torch.stack([g(features[j]) for j, g in enumerate(heads)], dim=1)
 
     def _transform(self, name: str, x: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ def summary(rows: dict[str, Row]) -> Row:
     checked = [row for row in wrapped if "plain" in row]
     return {
         "tried": len(rows), "created": len(created), "with_classifier": len(classifiers), "wrapped": len(wrapped),
-        "with_numbers": len(checked),
+        "with_numbers": len(checked), "largest_with_numbers": LARGEST,
         "largest_error": max((row[key] for row in checked for key in ("plain", "each_head", "pruned")), default=None),
         "rest": {name: row["reason"] for name, row in rows.items() if "reason" in row},
     }  # fmt: skip
@@ -175,7 +175,7 @@ def main() -> None:
             continue
         rows[name] = in_a_process(name)
         print(name, rows[name].get("reason", "ok"), flush=True)
-        write(out, "cpu", {**summary(rows), "architectures": rows})
+        write(out, "cpu", {**summary(rows), "architectures": rows})  # an interrupted run continues from here
     print(f"{sum(name in rows for name in chosen)} of {len(chosen)} done")
 
 

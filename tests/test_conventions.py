@@ -13,6 +13,8 @@ ARCHITECTURES = {
     "vit_tiny_patch16_224": {"img_size": 32},
     "swin_tiny_patch4_window7_224": {"img_size": 56, "window_size": 7},
     "convnext_atto": {},
+    "deit_tiny_distilled_patch16_224": {"img_size": 32},  # two classifiers
+    "dla46_c": {},  # a convolution as classifier
     "resnet18": {},
     "efficientnet_b0": {},
     "cait_xxs24_224": {"img_size": 32},  # its matcher is a function
@@ -41,11 +43,12 @@ def test_layer_decay_and_weight_decay_are_those_of_the_plain_model(name, options
     model = _model(name)
     net = TransNet(model, "r0,r1")
     plain, wrapped = _settings(model, **options), _settings(net, **options)
-    ((head,),) = net._classifiers
+    heads = {paths[0]: f".{k}" if len(net._classifiers) > 1 else "" for k, paths in enumerate(net._classifiers)}
     assert len({scale for scale, _ in wrapped.values()}) == len({scale for scale, _ in plain.values()})
     for key, setting in plain.items():
-        if key.startswith(f"{head}."):
-            suffix = key.removeprefix(head)
+        head, _, name = key.rpartition(".")
+        if head in heads:
+            suffix = f"{heads[head]}.{name}"
             assert wrapped[f"heads.0{suffix}"] == wrapped[f"heads.1{suffix}"] == setting
             assert setting[0] == 1.0
         else:
@@ -110,6 +113,17 @@ def test_a_plain_checkpoint_fills_the_backbone_and_leaves_the_heads(with_head):
     pruned = net.prune().state_dict()
     assert all(torch.equal(pruned[k], v) for k, v in checkpoint.items() if not k.startswith("fc."))
     assert all(torch.equal(g.weight, w) for g, w in zip(net.heads, before, strict=True))
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "dla46_c"])
+def test_a_checkpoint_of_a_model_with_other_classifiers_fills_the_backbone(name):
+    other, net = _model(name), TransNet(_model(name))
+    net.load_backbone(other.state_dict())
+    pruned, paths = net.prune().state_dict(), tuple(f"{path}." for paths in net._classifiers for path in paths)
+    assert all(torch.equal(pruned[k], v) for k, v in other.state_dict().items() if not k.startswith(paths))
+    assert net.num_classes == K
+    assert net.num_features == other.num_features
+    assert net.forward_features(batch(2, 32)[0])[0].shape
 
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing():

@@ -1,6 +1,7 @@
 """The head ends the model, images of a batch do not influence each other, and models that cache tensors are copied."""
 
 import copy
+import types
 import warnings
 
 import pytest
@@ -116,6 +117,141 @@ def test_a_cast_after_the_head_is_accepted_after_one_batch(run):
     assert torch.allclose(run(net, x), expected, atol=1e-6)
 
 
+class Convolution(nn.Module):
+    """SqueezeNet's end: what follows its head pools."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 8, 3), nn.Conv2d(8, K, 1)
+
+    def forward(self, x):
+        return self.out(self.conv(x).relu()).relu().mean((2, 3))
+
+
+class Two(Convolution):
+    """A distilled model, which returns a tuple in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.other = nn.Linear(8, K), nn.Linear(8, K)
+
+    def forward(self, x):
+        x = self.conv(x).relu().mean((2, 3))
+        pair = self.out(x), self.other(x)
+        return pair if self.training else (pair[0] + pair[1]) / 2
+
+
+class Third(Two):
+    def __init__(self):
+        super().__init__()
+        self.third = nn.Linear(3, K)
+
+    def forward(self, x):
+        y = super().forward(x)
+        y = sum(y) / 2 if self.training else y
+        return y + self.third(x.mean((2, 3)))
+
+
+class WithLogits(Bare):
+    def forward(self, x):
+        return types.SimpleNamespace(logits=super().forward(x), loss=None)
+
+
+class SoftmaxOfConvolution(Convolution):
+    def forward(self, x):
+        return super().forward(x).softmax(-1)
+
+
+class SoftmaxOfTwo(Two):
+    def forward(self, x):
+        y = super().forward(x)
+        return (y[0].softmax(-1), y[1]) if self.training else y.softmax(-1)
+
+
+class SoftmaxOfLogits(WithLogits):
+    def forward(self, x):
+        return types.SimpleNamespace(logits=super().forward(x).logits.softmax(-1))
+
+
+def _wrapped(model, mode):
+    head = ("out", "other") if issubclass(model, Two) else None
+    return TransNet(model(), "r0,r1,m0", head=head).train(mode == "train")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("model", "mode"), [(Convolution, "eval"), (Two, "train"), (Two, "eval"), (WithLogits, "train")]
+)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_heads_in_place_and_objects_may_first_run_in_any_way(run, model, mode):
+    net = _wrapped(model, mode)
+    x, _ = batch()
+    first = run(net, x)
+    assert torch.allclose(first, net(x), atol=1e-6)
+    assert torch.allclose(run(net, x), first, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("model", "mode"),
+    [(SoftmaxOfConvolution, "train"), (SoftmaxOfTwo, "train"), (SoftmaxOfLogits, "eval"), (Third, "eval")],
+)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_what_changes_scores_is_refused_however_the_network_first_runs(run, model, mode):
+    kind = Exception if run is _compile_fullgraph else ValueError
+    with pytest.raises(kind, match=r"does not end in|HeadMustBeLast|Observed exception"):
+        run(_wrapped(model, mode), batch()[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["compile_fullgraph", "export", "fx"])
+def test_functions_that_only_values_show_to_be_harmless_are_accepted_after_one_batch(how):
+    class Rolled(Convolution):
+        def forward(self, x):
+            return super().forward(x).roll(1, -1)
+
+    run, (x, _) = RUNS[how], batch()
+    with pytest.raises(Exception, match=r"one batch|Observed exception"):
+        run(TransNet(Rolled()), x)
+    net = TransNet(Rolled())
+    expected = net(x)
+    assert torch.allclose(run(net, x), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [Convolution, Two, WithLogits])
+def test_heads_in_place_and_objects_work_on_the_meta_device(model):
+    x = torch.empty(4, 3, 8, 8, device="meta")
+    assert _wrapped(model, "eval").to("meta")(x).shape == (4, K)
+    with pytest.raises(ValueError, match="does not end in"):
+        _wrapped(SoftmaxOfTwo, "train").to("meta")(x)
+
+
+def test_an_error_before_the_heads_is_not_one_of_the_heads():
+    with pytest.raises(RuntimeError, match="channels"):
+        TransNet(Convolution())(torch.randn(2, 4, 8, 8))
+
+
+def test_scores_with_positions_are_refused():
+    class Dense(Convolution):
+        def forward(self, x):
+            return self.out(self.conv(x).relu())
+
+    with pytest.raises(ValueError, match=r"\(batch, classes\)"):
+        TransNet(Dense())(batch()[0])
+
+
+@pytest.mark.parametrize("model", [Convolution, Two])
+def test_heads_in_place_see_one_pass_and_do_not_mix(model):
+    net = _wrapped(model, "eval")
+    sizes = []
+    net.backbone.conv.register_forward_hook(lambda m, a, o: sizes.append(len(a[0])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net(batch()[0])
+        net(batch()[0])
+    assert sizes == [12, 2, 2, 12]  # the check of the images needs two small batches
+
+
 def test_the_check_works_on_the_meta_device():
     x = torch.empty(4, 3, 8, 8, device="meta")
     net = TransNet(Bare().to("meta"))
@@ -151,6 +287,18 @@ def test_the_check_runs_the_model_once(model):
     net = TransNet(model().train(), "r0,r1")
     net(batch()[0])
     assert {int(b) for name, b in net.named_buffers() if name.endswith("num_batches_tracked")} == {1}
+
+
+def test_an_eager_batch_causes_no_recompilation_with_heads_in_place():
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    net = TransNet(Convolution(), "r0,r1")
+    compiled = torch.compile(net, backend=counter)
+    x, _ = batch()
+    compiled(x)
+    net(x)
+    compiled(x)
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("transforms", ["r1", "r0,r1"])

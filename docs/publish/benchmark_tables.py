@@ -141,6 +141,23 @@ def printed(command: str) -> str:
     return f"```text\n{read('new_user_path.json')['rows'][TUTORIAL.index(command)]['printed'].rstrip()}\n```"
 
 
+def architectures() -> str:
+    found = read("architectures.json")
+    share = percent(found["wrapped"] / found["with_classifier"], ".1f")
+    return (
+        f"TransNet wraps {found['wrapped']:,} of the {found['with_classifier']:,} architectures of timm and "
+        f"torchvision that have a classifier ({share} %). The {found['with_numbers']} of them with fewer than "
+        f"{found['largest_with_numbers'] / 1e6:g} M parameters were compared with the plain model in numbers: every "
+        "head's outputs and those of the pruned network agree with a relative error of at most "
+        f"{found['largest_error']:.0e}. {found['origin']}"
+    )
+
+
+def not_wrapped() -> str:
+    rest = read("architectures.json")["rest"]
+    return grid(("architecture", "reason"), [(f"`{name}`", reason) for name, reason in rest.items()])
+
+
 def files() -> str:
     found = {path.name: read(path.name) for path in sorted(RESULTS.glob("*.json"))}
     rows = [(link(name), f"`{one['command']}`", one["commit"], one["device"]) for name, one in found.items()]

@@ -26,6 +26,8 @@ TABLES = {
     "beside the paper": studies.beside_paper,
     "studies": studies.details,
     "self-distillation": studies.self_distillation,
+    "architectures": benchmark_tables.architectures,
+    "architectures that are not wrapped": benchmark_tables.not_wrapped,
     "early exit": benchmark_tables.early_exit,
     "tuning": chosen_settings.recipe,
     "tuning self-distillation": chosen_settings.self_distillation,

@@ -27,22 +27,24 @@ from transnet.head import HeadPlaceholder, HeadSlot, copy_module, detached_copie
 
 
 class TransNet(TimmConventions, nn.Module):
-    """A classifier with one head per input transformation; use it to train any model that ends in `nn.Linear`.
+    """A classifier with one head per input transformation; use it to train any model that gives class scores.
 
     In training mode ``net(x)`` returns the logits of all heads, (B, m, K); pass them to `heads_loss`. In evaluation
     mode it returns class scores (B, K), like any classifier. The model is copied: build the optimizer from
     ``net.parameters()``. State-dict keys are ``backbone.*`` (f, under the model's own names) and ``heads.<i>.*``
-    (g_t, in the order of ``transforms``).
+    (g_t, in the order of ``transforms``), or ``heads.<i>.<k>.*`` if the model has several classifiers. It pools or
+    averages the scores of every head as it does those of its own classifiers.
 
     Args:
-        model: any module that maps images to class scores and whose last layer is an `nn.Linear`.
+        model: any module that maps images to class scores, or to an object that has them as ``.logits``.
         transforms: names of `transnet.d4`, as a sequence or ``"r0,r1"``, or ``("name", callable)`` pairs with a
             function from a batch of images to one of the same shape. A name may repeat: ``("r0", "r0")`` is the
             paper's "Architecture only".
         heads: ``"separate"``, or ``"shared"`` for one g under all transforms (the paper's "Algorithm only").
         init: ``"fresh"`` initialises the heads randomly, ``"copy"`` as copies of the model's own head.
         bn: batch-norm statistics over all copies (``"joint"``) or per transform (``"separate"``, Alg. 1 to the letter).
-        head: path of the last linear layer, such as ``"head.fc"``, if it cannot be found automatically.
+        head: path of the classifier, such as ``"head.fc"``, if it cannot be found automatically: a linear layer, a 1×1
+            convolution or a small head of several layers. Give a sequence of paths for several classifiers.
         eval_output: what ``net(x)`` returns in evaluation mode: ``"full"`` for h_T(x), the mean of all heads' logits
             (B, K); ``"pruned"`` for the identity head alone (B, K), at one pass; ``"heads"`` for all logits (B, m, K).
     """
@@ -58,7 +60,7 @@ class TransNet(TimmConventions, nn.Module):
         heads: Literal["separate", "shared"] = "separate",
         init: Literal["fresh", "copy"] = "fresh",
         bn: Literal["joint", "separate"] = "joint",
-        head: str | None = None,
+        head: str | Sequence[str] | None = None,
         eval_output: inputs.EvalOutput = "full",
     ) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ def train(
 
     Args:
         config: the settings.
-        model: a backbone of your own, any module that ends in `nn.Linear`, instead of the one that ``config`` names.
+        model: a backbone of your own, any module that `TransNet` takes, instead of the one that ``config`` names.
         data: where the data is, if ``config.data`` should only be its name.
         quiet: print nothing.
         at_once: number of runs that share the device. It is recorded, because it makes each of them slower.

@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from transnet.train.optim import learning_rates
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import architectures  # type: ignore[import-not-found]
 import gpu_plain_loop  # type: ignore[import-not-found]
 from anytime_speed import interval, share_kept  # type: ignore[import-not-found]
 from measuring import medians  # type: ignore[import-not-found]
@@ -70,6 +72,27 @@ def test_every_way_is_timed_in_every_round() -> None:
     assert (calls.count("a"), calls.count("b")) == (4, 4)
     assert set(found) == {"wall", "processor"}
     assert all(seconds >= 0 for times in found.values() for seconds in times.values())
+
+
+def test_architectures_are_rows_with_errors_or_a_reason() -> None:
+    names = ("timm:test_resnet", "timm:deepseek_vit_412m_enc", "timm:resnet_of_nobody")
+    rows = {name: architectures.in_a_process(name) for name in names}
+    fine, encoder, unknown = rows.values()
+    assert max(fine[key] for key in ("plain", "each_head", "pruned")) < architectures.TOLERANCE
+    assert "classifier" in encoder["reason"]
+    assert not unknown["created"]
+    found = architectures.summary(rows)
+    counts = [found[key] for key in ("tried", "created", "with_classifier", "wrapped", "with_numbers")]
+    assert counts == [3, 2, 1, 1, 1]
+    assert set(found["rest"]) == set(names[1:])
+
+
+def test_an_architecture_whose_process_ends_is_a_row_with_its_reason() -> None:
+    class Fatal(str):
+        def split(self, *_: Any) -> Any:
+            os._exit(3)
+
+    assert architectures.in_a_process(Fatal())["reason"] == "its process ended with status 3"
 
 
 # --------------------------------------------------------------------------------------------------------- beside peers

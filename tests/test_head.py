@@ -226,6 +226,12 @@ def test_heads_in_place_and_objects_work_on_the_meta_device(model):
         _wrapped(SoftmaxOfTwo, "train").to("meta")(x)
 
 
+def test_scores_that_are_not_finite_are_not_an_error_of_the_head():
+    net = TransNet(Convolution())
+    torch.nn.init.constant_(net.heads[0].bias, torch.nan)
+    assert net(batch()[0])[:, 0].isnan().all()
+
+
 def test_an_error_before_the_heads_is_not_one_of_the_heads():
     with pytest.raises(RuntimeError, match="channels"):
         TransNet(Convolution())(torch.randn(2, 4, 8, 8))

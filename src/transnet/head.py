@@ -177,12 +177,12 @@ class _Calls(TorchFunctionMode):
 # ---------------------------------------------------------------------------------- only pooling and averaging follow
 
 # A mean, a pooling, a ReLU or a maximum of scores that are multiplied by this is exactly the multiple of the result.
-_MULTIPLE = 2.0**10
+_MULTIPLE = 2.0**6  # so that scores of half precision stay finite
 
 # Functions and methods of which this is known. They may follow without values that could be compared.
 _KEEP_MULTIPLES = {
     "AdaptiveAvgPool2d", "AvgPool2d", "Dropout", "Flatten", "Identity", "ReLU", "__add__", "__get__", "__getitem__",
-    "__mul__", "__rmul__", "__truediv__", "adaptive_avg_pool2d", "add", "amax", "avg_pool2d", "cat", "contiguous",
+    "__mul__", "__radd__", "__rmul__", "__truediv__", "adaptive_avg_pool2d", "add", "amax", "avg_pool2d", "cat", "contiguous",
     "dim", "div", "dropout", "flatten", "float", "getattr", "getitem", "max", "mean", "mul", "permute", "relu", "relu_",
     "reshape", "size", "squeeze", "stack", "sum", "to", "transpose", "truediv", "type_as", "view",
 }  # fmt: skip
@@ -256,7 +256,8 @@ def run_heads(
         return output
     output, multiples = output.chunk(2)
     try:
-        if not (multiples - output * _MULTIPLE).abs().max() <= 1e-3 * multiples.abs().max():
+        rounding = 1e-5 * float(multiples.detach().abs().nan_to_num().max())
+        if not torch.allclose(multiples, output * _MULTIPLE, 1e-3, rounding, equal_nan=True):
             raise _followed(backbone, slots)
     except RuntimeError:  # no values, under vmap
         if others_follow:

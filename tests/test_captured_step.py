@@ -46,6 +46,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"storage": "stream", "pad": 0, "flip": True},
     {"schedule": "steps"},
     {"momentum": 0.0, "nesterov": False},
+    {"transforms": "r0", "past_targets": 0.8},
+    {"transforms": "r0", "past_targets": 0.8, "cutmix": 1.0, "mix_share": 0.5, "storage": "stream"},
 ]
 
 

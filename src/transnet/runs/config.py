@@ -76,6 +76,11 @@ class TrainConfig:
     """Alpha of mixup; 0 for none."""
     cutmix: Weight = 0.0
     """Alpha of CutMix; 0 for none."""
+    mix_share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the batches that mixup or CutMix mixes."""
+    past_targets: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """With one head: mix the network's own earlier prediction for each image into its target, with a weight that rises
+    from 0 to this one. Label smoothing is then off. 0: no such targets."""
     invariance_weight: Weight = 0.0
     """Weight of a penalty on kernels that rotations by 90° change (see `transnet invariance`)."""
     distillation: Weight = 0.0
@@ -150,6 +155,11 @@ class TrainConfig:
                 raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
         if bad := [name for name in self.rotations if not re.fullmatch("[rm][0-3]", name)]:
             raise ConfigError(f"{self.rotate!r}: unknown {bad[0]!r}; known are r0 r1 r2 r3 m0 m1 m2 m3", field="rotate")
+        if self.mix_share < 1 and not (self.mixup or self.cutmix):
+            raise ConfigError("needs `mixup` or `cutmix`, which it is a share of", field="mix_share")
+        if self.past_targets and len(self.names) != 1:
+            given = f"needs one head, and `transforms` is {self.transforms}"
+            raise ConfigError(f"{given}; give r0, or `distillation` for several heads", field="past_targets")
         with suppress(ValueError):
             if all(0 < share < 1 for share in self.milestone_shares):
                 return

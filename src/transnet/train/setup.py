@@ -28,6 +28,7 @@ from transnet.train.evaluate import evaluating
 from transnet.train.feed import Feed
 from transnet.train.objective import Objective, build_objective
 from transnet.train.optim import build_optimizer, learning_rates, preserved
+from transnet.train.past_targets import check_memory
 from transnet.train.progress import Stopwatch
 from transnet.train.step import Flops, count_flops
 from transnet.train.user_warnings import setup_warnings
@@ -102,6 +103,8 @@ def prepare(launch: Launch) -> Setup:
     height, width = data.geometry.size
     if height != width and (swaps := [name for name in config.rotations if d4.swaps_sides(name)]):
         raise ConfigError(f"{swaps[0]} needs square images; {height}×{width} allows r0 r2 m0 m2", field="rotate")
+    if config.past_targets:
+        check_memory(len(data.train), len(data.classes), device)
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
     settings = provenance.run_settings(config, data)

@@ -83,7 +83,7 @@ def export_run(
     partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.mkdir(parents=True)
-        written = write_model(network, about, partial, format)
+        written = write_model(network, about, partial, format, transform)
         with torch.no_grad():
             given = torch.cat([written(images[:1]), written(images[1:])])  # two batch sizes
         difference = float((given - wanted).abs().max())
@@ -145,14 +145,16 @@ def _images(path: str | Path, network: nn.Module, about: Description) -> tuple[T
     return torch.stack([model.normalise(model.crop(image)) for image in pixels]), real
 
 
-def write_model(network: nn.Module, about: Description, folder: Path, format: Format = "safetensors") -> Heads:
+def write_model(
+    network: nn.Module, about: Description, folder: Path, format: Format = "safetensors", transform: Sequence[str] = ()
+) -> Heads:
     """Write a network and its ``config.json`` to an existing folder, and return the written file's logits."""
     content = {**about.to_dict(), **_timm_entries(network, about)}
     write_atomically(folder / "config.json", json.dumps(content, indent=1).encode())
     file = folder / f"model.{format}"
     if format == "safetensors":
         write_tensors(file, network.state_dict(), metadata={"format": "pt"})
-        return open_model(folder).heads
+        return open_model(folder, transform=transform).heads
     graph = _Graph(network).eval()
     # The batch size is neither 0 nor 1, which torch.export would take for a constant.
     example = torch.zeros(3, about.channels, about.image_size, about.image_size)

@@ -1,6 +1,7 @@
 """Transforms of the user's own: given by name and import path, checked, recorded, and never imported from a file."""
 
 import base64
+import copy
 import io
 import json
 import shutil
@@ -15,7 +16,8 @@ from PIL import Image
 
 from small_runs import command, images_file, run, trainer, weights
 from trained import digits_run
-from transnet import load
+from transnet import TransNet, load
+from transnet.backbones import create
 from transnet.cli import main
 from transnet.errors import ConfigError, ModelError, TransnetError
 from transnet.report.kernels import compare_kernels
@@ -168,6 +170,15 @@ def test_a_function_that_cannot_be_trained_with_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_checked_function_is_compiled_and_traced(mine: Path) -> None:
+    net = TransNet(create("resnet8-small", num_classes=3), with_functions(("r0", "luma"), "luma=mine:luma")).eval()
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        plain = net(x)
+        torch.testing.assert_close(torch.compile(net, backend="eager", fullgraph=True)(x), plain)
+        torch.testing.assert_close(copy.deepcopy(net)(x), plain)
+
+
 def test_a_function_may_work_in_place(mine: Path) -> None:
     x = torch.randn(2, 3, 4, 4)
     before = x.clone()
@@ -306,7 +317,7 @@ def test_commands_work_with_the_function(own: Path, tmp_path: Path, capsys: pyte
         assert main(words) == 0
         assert "gray" in json.loads(capsys.readouterr().out)["heads"] or confidence
     assert main(["prune", str(own), *given, "--head", "all", "--out", str(tmp_path / "all")]) == 0
-    assert "logits within 0.0e+00" in capsys.readouterr().out
+    assert "heads r0 gray invert" in capsys.readouterr().out
     words = ["--config", str(own / "config.json"), "--epochs", "1", "--out", str(tmp_path / "new")]
     assert main(["train", *words, *given]) == 0
 

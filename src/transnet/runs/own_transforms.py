@@ -96,15 +96,10 @@ class OwnTransform:
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())  # as for `python -m`
         try:
-            module = import_module(path)
+            self.function: Any = attrgetter(name)(import_module(path))
         except Exception as error:  # a module of the user's own may raise anything
-            problem = f"{path} cannot be imported ({type(error).__name__}: {error})"
-            raise self._error(f"{problem}; give a module in the current folder or an installed one") from error
-        try:
-            self.function: Any = attrgetter(name)(module)
-        except AttributeError:
-            known = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-            raise self._error(f"{path} has no {name}; it has {' '.join(known) or 'no function'}") from None
+            problem = f"it cannot be imported ({type(error).__name__}: {error})"
+            raise self._error(f"{problem}; give a function of a module in the current folder or installed") from error
         if not callable(self.function):
             kind = type(self.function).__name__
             raise self._error(f"{name} is of type {kind}, not a function; give a function from a batch to a batch")

@@ -52,7 +52,7 @@ def check_names(names: Sequence[str], own: Iterable[str]) -> None:
         d4.parse(names)
 
 
-def check_recorded(names: Iterable[str], given: str | Sequence[str], recorded: Iterable[str], source: str) -> None:
+def check_recorded(names: Iterable[str], given: str | Sequence[str], recorded: Sequence[str], source: str) -> None:
     """Raise unless each of the named transforms that ``source`` records is given again, with the same function."""
     entries, before = parse(given), parse(recorded)
     for name in names:
@@ -63,7 +63,7 @@ def check_recorded(names: Iterable[str], given: str | Sequence[str], recorded: I
 
 
 def with_functions(
-    names: Sequence[str], given: str | Sequence[str] | None, *, recorded: Iterable[str] = (), source: str = ""
+    names: Sequence[str], given: str | Sequence[str] | None, *, recorded: Sequence[str] = (), source: str = ""
 ) -> "tuple[Transform, ...]":
     """Return transforms for a `TransNet`: names of D4, and the user's own with the functions that ``given`` imports.
 

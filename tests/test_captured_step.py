@@ -36,6 +36,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"invariance_weight": 0.1},
     {"transforms": "r0"},
     {"transforms": "r0,r1,r2,m3"},
+    {"transforms": "r0,gray", "transform": ("gray=transnet.transforms:gray",)},
+    {"transforms": "invert,r1,r0", "transform": ("invert=transnet.transforms:invert",)},
     {"heads": "shared"},
     {"bn": "separate"},
     {"flip": True},

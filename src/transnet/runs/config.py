@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from transnet.arguments import Positional, argument
+from transnet.arguments import Positional, Repeatable, argument
 from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError, FileError
+from transnet.runs import own_transforms
 from transnet.runs.files import read_json
 
 LARGEST_SIDE = 1024  # of the images that a network sees
@@ -25,6 +26,7 @@ Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
 Number = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Weight = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
+OwnTransforms = Annotated[Repeatable[tuple[str, ...]], argument(metavar="NAME=module:function")]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class TrainConfig:
     """Network: resnet18-cifar, resnet8-small, …, timm:NAME or torchvision:NAME. None: depends on the data."""
     transforms: str = "r0,r1"
     """One head for each of these transforms, comma-separated, from r0 r1 r2 r3 m0 m1 m2 m3. r0 alone: the baseline."""
+    transform: OwnTransforms = ()
+    """A function of your own as a further transform, such as gray=mypackage.transforms:gray."""
     recipe: Literal["fast", "paper"] = "fast"
     """Source of the other defaults: fast (one-cycle) or paper (the paper's appendix A). They also depend on the data:
     `transnet train DATA --help` shows them."""
@@ -144,6 +148,9 @@ class TrainConfig:
     """Resume from the last checkpoint in --out, or start from the beginning if there is none."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.transform, str | list):  # from Python, a study file or JSON
+            own = (self.transform,) if isinstance(self.transform, str) else tuple(self.transform)
+            object.__setattr__(self, "transform", own)
         for name, hint in get_type_hints(TrainConfig, include_extras=True).items():
             value = getattr(self, name)
             try:
@@ -153,6 +160,7 @@ class TrainConfig:
                 if get_origin(hint) is Literal:
                     reason = f"known are {' '.join(get_args(hint))}"
                 raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
+        own_transforms.parse(self.transform)
         if bad := [name for name in self.rotations if not re.fullmatch("[rm][0-3]", name)]:
             raise ConfigError(f"{self.rotate!r}: unknown {bad[0]!r}; known are r0 r1 r2 r3 m0 m1 m2 m3", field="rotate")
         if self.mix_share < 1 and not (self.mixup or self.cutmix):

@@ -28,6 +28,7 @@ def several(data: Path, out: Path) -> None:
     run(data, out / "stream", plain(), pad=2, flip=True, val_fraction=0.1, storage="stream", workers=1)
     run(data, out / "norm", epochs=5)
     run(data, out / "wide", plain(), batch_size=1, epochs=1)
+    run(data, out / "past", plain(), transforms="r0", past_targets=1.0, epochs=5)
     _seen(data, out)
     try:
         run(data, out / "nan", NotANumber(), checkpoint_every=1)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,9 +20,9 @@ from torch import nn
 from transnet.runs.config import TrainConfig
 from transnet.runs.records import encode
 from transnet.study.file import Study, read_study
-from transnet.train.interrupt import Stopped
-from transnet.train.setup import Launch, prepare
-from transnet.train.trainer import Trainer, train
+
+if TYPE_CHECKING:  # imported where it is used: the method's tests also run with versions of torch that cannot train
+    from transnet.train.trainer import Trainer
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -51,11 +51,16 @@ def settings(data: Path | str, out: Path, **changes: Any) -> TrainConfig:
 
 def run(data: Path | str, out: Path, model: nn.Module | None = None, **changes: Any) -> dict[str, Any]:
     """Train, and return the content of ``result.json``."""
+    from transnet.train.trainer import train
+
     return encode(train(settings(data, out, **changes), model=model, quiet=True))
 
 
-def trainer(data: Path | str, out: Path, model: nn.Module | None = None, **changes: Any) -> Trainer:
+def trainer(data: Path | str, out: Path, model: nn.Module | None = None, **changes: Any) -> "Trainer":
     """A prepared trainer, in this process and on the CPU."""
+    from transnet.train.setup import Launch, prepare
+    from transnet.train.trainer import Trainer
+
     return Trainer(prepare(Launch.of(settings(data, out, **changes), model=model, quiet=True)))
 
 
@@ -115,6 +120,8 @@ def normalised() -> nn.Module:
 
 def stopped_run(data: Path | str, out: Path, *, step: int, model: dict[str, Any] | None = None, **changes: Any) -> None:
     """A run of `Plain` that Ctrl-C ended in a step, with its ``state/``."""
+    from transnet.train.interrupt import Stopped
+
     with pytest.raises(Stopped):
         run(data, out, plain(stop_at=step, **(model or {})), **changes)
 

@@ -36,6 +36,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"invariance_weight": 0.1},
     {"transforms": "r0"},
     {"transforms": "r0,r1,r2,m3"},
+    {"transforms": "r0,gray", "transform": ("gray=transnet.transforms:gray",)},
+    {"transforms": "invert,r1,r0", "transform": ("invert=transnet.transforms:invert",)},
     {"heads": "shared"},
     {"bn": "separate"},
     {"flip": True},
@@ -46,6 +48,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"storage": "stream", "pad": 0, "flip": True},
     {"schedule": "steps"},
     {"momentum": 0.0, "nesterov": False},
+    {"transforms": "r0", "past_targets": 0.8},
+    {"transforms": "r0", "past_targets": 0.8, "cutmix": 1.0, "mix_share": 0.5, "storage": "stream"},
 ]
 
 

@@ -356,15 +356,16 @@ def test_a_stopped_demo_reports_whether_its_runs_were_kept(kept, tmp_path):
     assert any(tmp_path.rglob("metrics.jsonl")) == kept
 
 
-@pytest.mark.parametrize(("given", "used"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_waiting_threads_do_not_spin_by_default(given, used):
+@pytest.mark.parametrize(("given", "used"), [({}, "PASSIVE 10000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None")])
+def test_waiting_threads_spin_briefly_by_default(given, used):
     code = (
         "import os, sys; from transnet.__main__ import main\n"
         "sys.argv[1:] = ['--help']\n"
         "try: main()\n"
-        "finally: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+        "finally: print(os.environ['OMP_WAIT_POLICY'], os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
     )
-    environ = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    own = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environ = {name: value for name, value in os.environ.items() if name not in own} | given
     printed = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
     ).stdout

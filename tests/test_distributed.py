@@ -102,6 +102,11 @@ def test_two_streaming_processes_equal_two_resident_ones(several: Path) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_every_process_has_the_earlier_predictions_of_all(data: Path, several: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "one", plain(), transforms="r0", past_targets=1.0, epochs=5)
+    close(tmp_path / "one", several / "past")
+
+
 def test_a_batch_smaller_than_the_number_of_processes_works(data: Path, several: Path, tmp_path: Path) -> None:
     run(data, tmp_path / "one", plain(), batch_size=1, epochs=1)
     close(tmp_path / "one", several / "wide")

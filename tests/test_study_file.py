@@ -96,7 +96,7 @@ def test_every_built_in_study_can_be_planned(name: str, tmp_path: Path) -> None:
         ("lr = 0.05", 'milestones = "x"', 7, "milestones"),
         ("seeds = [7, 9]", "seeds = [\n7,\n7]", 12, "seeds"),
         ('transforms = "r0"', 'transforms = "r7"', 10, "r7"),
-        ('transforms = "r0"', "transform = 'r0'", 10, "'transform'"),
+        ('transforms = "r0"', "transfrom = 'r0'", 10, "'transfrom'"),
         ("times = 2", "times = 0", 11, "times"),
         ("times = 2", "seed = 3", 11, "'seed'"),
         ("label_smoothing = 0.1", "label_smoothing = 2", 15, "label_smoothing"),

@@ -170,3 +170,17 @@ def test_trying_the_last_batch_does_not_change_the_statistics(data: Path, tmp_pa
     prepared.run.release()
     assert prepared.net.backbone[2].running_mean.count_nonzero() == 0
     assert prepared.net.backbone[2].num_batches_tracked == 0
+
+
+def test_training_with_a_torch_that_is_too_old_names_the_version_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys, torch\ntorch.__version__ = '2.8.0'\n"
+        "from transnet import TransNet, fold, heads_loss, layer_invariance, load\nprint('the method works')\n"
+        "from transnet.cli import main\nsys.exit(main(['train', 'digits', '--out', 'run']))"
+    )
+    process = command("-c", script, cwd=tmp_path)
+    printed, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "the method works" in printed
+    assert re.fullmatch(r"transnet: training .* torch 2\.11 or newer, and 2\.8\.0 is installed.*\n", errors)
+    assert not (tmp_path / "run").exists()

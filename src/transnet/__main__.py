@@ -10,8 +10,10 @@ from transnet.allocator import reuse_memory
 
 def main() -> None:
     """The script ``transnet``."""
-    # Set before torch is imported: threads that spin while they wait take time from other programs on the same cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Set before torch is imported. Threads that spin for long while they wait take time from other programs on the same
+    # cores, and threads that never spin wake up late.
+    if os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE") == "PASSIVE":
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if sys.argv[1:2] in (["train"], ["study"], ["reproduce"], ["demo"]):
         reuse_memory()
     for stream in (sys.stdout, sys.stderr):

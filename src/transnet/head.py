@@ -182,9 +182,9 @@ _MULTIPLE = 2.0**6  # so that scores of half precision stay finite
 # Functions and methods of which this is known. They may follow without values that could be compared.
 _KEEP_MULTIPLES = {
     "AdaptiveAvgPool2d", "AvgPool2d", "Dropout", "Flatten", "Identity", "ReLU", "__add__", "__get__", "__getitem__",
-    "__mul__", "__radd__", "__rmul__", "__truediv__", "adaptive_avg_pool2d", "add", "amax", "avg_pool2d", "cat", "contiguous",
-    "dim", "div", "dropout", "flatten", "float", "getattr", "getitem", "max", "mean", "mul", "permute", "relu", "relu_",
-    "reshape", "size", "squeeze", "stack", "sum", "to", "transpose", "truediv", "type_as", "view",
+    "__mul__", "__radd__", "__rmul__", "__truediv__", "adaptive_avg_pool2d", "add", "amax", "avg_pool2d", "cat",
+    "contiguous", "dim", "div", "dropout", "flatten", "float", "getattr", "getitem", "max", "mean", "mul", "permute",
+    "relu", "relu_", "reshape", "size", "squeeze", "stack", "sum", "to", "transpose", "truediv", "type_as", "view",
 }  # fmt: skip
 
 

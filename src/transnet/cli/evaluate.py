@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from transnet.arguments import argument
-from transnet.cli.options import Device, Runs, make_folder, parse
+from transnet.cli.options import Device, OwnTransforms, Runs, make_folder, parse
 from transnet.console import say
 from transnet.errors import ConfigError
 from transnet.runs.records import Score, Scores, encode
@@ -40,6 +40,7 @@ class Options:
     save_predictions: bool = False
     """Write the class scores of all test images to predictions.npz in each run's folder. Ensembles, calibration and
     early exit can be computed from it without the weights."""
+    transform: OwnTransforms = ()
     device: Device = "auto"
     json: bool = False
     """Print JSON instead of tables."""
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
     results = evaluate_runs(
         options.runs, data=options.data, split=options.split, device=options.device, early_exit=options.anytime,
-        save_predictions=options.save_predictions,
+        save_predictions=options.save_predictions, transform=options.transform,
     )  # fmt: skip
     if out:
         _draw(results, options.runs, out)

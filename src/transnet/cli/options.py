@@ -9,13 +9,21 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import tyro
 
 from transnet import console
-from transnet.arguments import Positional, argument
+from transnet.arguments import Positional, Repeatable, argument
 from transnet.errors import FileError
 
 T = TypeVar("T")
 
 Runs = Annotated[Positional[tuple[str, ...]], argument(metavar="RUN…", help="Folders of finished runs.")]
 Device = Annotated[str, argument(help="cpu, cuda, cuda:1, mps (untested), or auto: a CUDA GPU if there is one.")]
+
+OwnTransforms = Annotated[
+    Repeatable[tuple[str, ...]],
+    argument(
+        metavar="NAME=module:function",
+        help="A transform of your own: needed again if training used it, because nothing that a run names is imported.",
+    ),
+]
 
 
 def parse(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from transnet.arguments import Positional, argument
-from transnet.cli.options import Device, parse
+from transnet.cli.options import Device, OwnTransforms, parse
 from transnet.console import print_table, printable, progress_bar, say
 from transnet.errors import ConfigError, FileError
 
@@ -44,6 +44,7 @@ class Options:
     """Output format. Default: a table on a terminal, JSON lines otherwise."""
     batch_size: int = 64
     """Images at a time."""
+    transform: OwnTransforms = ()
     device: Device = "auto"
 
 
@@ -65,14 +66,15 @@ def main(arguments: Sequence[str]) -> int:
     names = list(find_images(given))
     if all(map(is_missing, names)):
         raise FileError(f"{', '.join(map(printable, given))}: no such file or folder", field="images")
-    model = open_model(options.model, device=options.device)
+    model = open_model(options.model, device=options.device, transform=options.transform)
     if confidence is not None:
         net_with_heads(model)
     if confidence == "auto":
         within = 0.1 if options.within is None else options.within
         confidence = choose_threshold(
-            options.model, within=within, passes=options.passes, data=options.data, device=options.device
-        )
+            options.model, within=within, passes=options.passes, data=options.data, device=options.device,
+            transform=options.transform,
+        )  # fmt: skip
     format = options.format or ("table" if sys.stdout.isatty() else "jsonl")
     if format != "table" and isinstance(sys.stdout, io.TextIOWrapper):
         # Not the terminal's encoding, because programs read these lines. The name of a file need not be valid UTF-8.

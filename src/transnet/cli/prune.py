@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from transnet.arguments import Positional, argument
-from transnet.cli.options import parse
+from transnet.cli.options import OwnTransforms, parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Options:
     validation loss, for a run with --val-fraction. all: the full model with its transforms."""
     format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
     """safetensors: weights under the model's own names. onnx: for ONNX Runtime. pt2: for torch.export."""
+    transform: OwnTransforms = ()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(Options, "prune", arguments)
     from transnet.ship.export import export_run
 
-    written = export_run(options.run, options.out, head=options.head, format=options.format)
+    written = export_run(
+        options.run, options.out, head=options.head, format=options.format, transform=options.transform
+    )
     about, side = written.about, written.about.image_size
     folded = f", with its transform folded in for {side}×{side}" if about.fold else ""
     print(f"{written.file}: {about.model}, head{'s' * (about.kind == 'full')} {' '.join(about.transforms)}{folded}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from transnet.arguments import Positional, argument
-from transnet.cli.options import Device, parse
+from transnet.cli.options import Device, OwnTransforms, parse
 from transnet.console import say
 
 
@@ -29,6 +29,7 @@ class Options:
     """Port to listen on; 0 takes any free one."""
     browser: bool = True
     """Open the page in a browser."""
+    transform: OwnTransforms = ()
     device: Device = "auto"
 
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     from transnet.ship.serve import PageServer, is_loopback
 
     check_confidence(options.confidence)
-    model = open_model(options.model, device=options.device)
+    model = open_model(options.model, device=options.device, transform=options.transform)
     with PageServer(model, options.host, options.port, options.confidence) as server:
         say(f"{server.url}  (stop with Ctrl-C)")
         if not is_loopback(options.host):

@@ -11,12 +11,13 @@ from transnet.arguments import REQUIRED, argument
 from transnet.cli.options import parse
 from transnet.console import counted, say
 from transnet.errors import ConfigError
+from transnet.runs import own_transforms
 from transnet.runs.config import TrainConfig, read_config
 
 COMMON = (
-    "data", "out", "config", "model", "transforms", "recipe", "seed", "epochs", "batch_size", "lr", "weight_decay",
-    "label_smoothing", "mixup", "cutmix", "distillation", "init", "pretrained", "image_size", "flip", "val_fraction",
-    "train_fraction", "workers", "device", "evaluate_every", "resume",
+    "data", "out", "config", "model", "transforms", "transform", "recipe", "seed", "epochs", "batch_size", "lr",
+    "weight_decay", "label_smoothing", "mixup", "cutmix", "distillation", "init", "pretrained", "image_size", "flip",
+    "val_fraction", "train_fraction", "device", "evaluate_every", "resume",
 )  # fmt: skip
 
 
@@ -72,10 +73,15 @@ def train_config(arguments: Sequence[str]) -> TrainConfig:
     base, required = TrainConfig.for_data(selected.data, "", recipe=selected.recipe), ["data", "out"]
     if selected.config is not None:
         base, required = read_config(selected.config), ["out"]
-    defaults = {**vars(base), **dict.fromkeys(required, REQUIRED), "config": None, "resume": False}
+    fixed = {"config": None, "resume": False, "transform": ()}
+    defaults = {**vars(base), **dict.fromkeys(required, REQUIRED), **fixed}
     if help_wanted:
         parse(Options, "train", ["--help"], defaults=defaults, shown=() if "--help-all" in arguments else COMMON)
     options = parse(Options, "train", others, defaults=defaults)
     if options.config is not None and options.recipe != base.recipe:
         raise ConfigError("the settings come from `config`; leave one of the two out", field="recipe")
+    if options.config is not None:
+        own_transforms.check_recorded(
+            set(options.names) - set(own_transforms.parse(options.transform)), (), base.transform, options.config
+        )
     return TrainConfig(**{name: value for name, value in vars(options).items() if name != "config"})

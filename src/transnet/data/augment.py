@@ -40,11 +40,12 @@ class Plan:
 
 def plan_epoch(
     n: int, *, seed: int, epoch: int, batches: int, flip: bool, rotate: Sequence[str] = ("r0",),
-    mixup: float = 0.0, cutmix: float = 0.0,
+    mixup: float = 0.0, cutmix: float = 0.0, mix_share: float = 1.0,
 ) -> Plan:  # fmt: skip
     """Draw an epoch of ``n`` images for a run's seed; ``flip`` flips half of them, and each gets one of ``rotate``.
 
     ``mixup`` and ``cutmix`` are the α of the Beta distributions, 0 for none; with both, each batch uses one of them.
+    ``mix_share`` is the share of the batches that are mixed.
     """
     order = torch.Generator().manual_seed(seed_for(seed, "order", epoch))
     random = torch.Generator().manual_seed(seed_for(seed, "augment", epoch))
@@ -55,17 +56,19 @@ def plan_epoch(
         crop=torch.rand(n, 2, generator=random),
         flip=(torch.rand(n, generator=random) < 0.5) & flip,
         rotate=elements[torch.randint(len(elements), (n,), generator=rotation)],
-        mix=_mixing(batches, mixup, cutmix, seed_for(seed, "mix", epoch)),
+        mix=_mixing(batches, mixup, cutmix, mix_share, seed_for(seed, "mix", epoch)),
     )
 
 
-def _mixing(batches: int, mixup: float, cutmix: float, seed: int) -> Tensor:
+def _mixing(batches: int, mixup: float, cutmix: float, share: float, seed: int) -> Tensor:
     table = torch.zeros(batches, 6)
     table[:, 1] = 1
     if not mixup and not cutmix:
         return table
     random = np.random.default_rng(seed)
     for row in table:
+        if share < 1 and random.random() >= share:
+            continue
         kind = (MIXUP if random.random() < 0.5 else CUTMIX) if mixup and cutmix else (MIXUP if mixup else CUTMIX)
         alpha = mixup if kind == MIXUP else cutmix
         own = random.beta(alpha, alpha)
@@ -127,7 +130,10 @@ class View:
 
 
 def mix(x: Tensor, y: Tensor, settings: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mix images (B, C, H, W) with their neighbours in the batch, by a row of ``Plan.mix``; y becomes probabilities."""
+    """Mix images (B, C, H, W) with their neighbours in the batch, by a row of ``Plan.mix``.
+
+    Their targets ``y``, labels or probabilities, become mixed probabilities.
+    """
     kind, own, top, left, height, width = settings.unbind()
     h, w = x.shape[-2:]
     rows, columns = torch.arange(h, device=x.device), torch.arange(w, device=x.device)
@@ -136,5 +142,5 @@ def mix(x: Tensor, y: Tensor, settings: Tensor, classes: int) -> tuple[Tensor, T
     outside = ~(box_rows[:, None] & box_columns[None, :])
     weight = torch.where(kind == CUTMIX, outside.to(x.dtype), own.to(x.dtype))
     share = weight.mean()
-    one_hot = torch.nn.functional.one_hot(y, classes).to(x.dtype)
-    return weight * x + (1 - weight) * x.roll(1, 0), share * one_hot + (1 - share) * one_hot.roll(1, 0)
+    target = (y if y.is_floating_point() else torch.nn.functional.one_hot(y, classes)).to(x.dtype)
+    return weight * x + (1 - weight) * x.roll(1, 0), share * target + (1 - share) * target.roll(1, 0)

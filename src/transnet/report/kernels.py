@@ -75,7 +75,8 @@ def compare_kernels(paths: Sequence[str], group: str, measure: Measure) -> Kerne
         raise ConfigError(f"{group} is the identity alone; add another transform, such as r1 or m0", field="group")
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("a run is given twice", field="runs")
-    return KernelComparison(",".join(names), measure, {path: score_run(load(path), names, measure) for path in paths})
+    scores = {path: score_run(load(path, transform=None), names, measure) for path in paths}
+    return KernelComparison(",".join(names), measure, scores)
 
 
 def score_run(net: TransNet, group: Iterable[str], measure: Measure) -> RunKernels:
@@ -107,7 +108,7 @@ def kernel_figures(series: Series, folder: Path, cache: MeasurementCache) -> lis
 def _measure(run: FinishedRun) -> MeasuredKernels | None:
     if not run.has_weights:
         return None
-    net = load(run.path)
+    net = load(run.path, transform=None)
     if not kernels(net.backbone):
         return MeasuredKernels()
     scores = {how: score_run(net, d4.generate(ROTATIONS), how) for how in MEASURES}

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from transnet.arguments import Positional, argument
+from transnet.arguments import Positional, Repeatable, argument
 from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError, FileError
+from transnet.runs import own_transforms
 from transnet.runs.files import read_json
 
 LARGEST_SIDE = 1024  # of the images that a network sees
@@ -25,6 +26,7 @@ Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
 Number = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Weight = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
+OwnTransforms = Annotated[Repeatable[tuple[str, ...]], argument(metavar="NAME=module:function")]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class TrainConfig:
     """Network: resnet18-cifar, resnet8-small, …, timm:NAME or torchvision:NAME. None: depends on the data."""
     transforms: str = "r0,r1"
     """One head for each of these transforms, comma-separated, from r0 r1 r2 r3 m0 m1 m2 m3. r0 alone: the baseline."""
+    transform: OwnTransforms = ()
+    """A function of your own as a further transform, such as gray=mypackage.transforms:gray."""
     recipe: Literal["fast", "paper"] = "fast"
     """Source of the other defaults: fast (one-cycle) or paper (the paper's appendix A). They also depend on the data:
     `transnet train DATA --help` shows them."""
@@ -76,6 +80,11 @@ class TrainConfig:
     """Alpha of mixup; 0 for none."""
     cutmix: Weight = 0.0
     """Alpha of CutMix; 0 for none."""
+    mix_share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the batches that mixup or CutMix mixes."""
+    past_targets: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """With one head: mix the network's own earlier prediction for each image into its target, with a weight that rises
+    from 0 to this one. Label smoothing is then off. 0: no such targets."""
     invariance_weight: Weight = 0.0
     """Weight of a penalty on kernels that rotations by 90° change (see `transnet invariance`)."""
     distillation: Weight = 0.0
@@ -139,6 +148,9 @@ class TrainConfig:
     """Resume from the last checkpoint in --out, or start from the beginning if there is none."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.transform, str | list):  # from Python, a study file or JSON
+            own = (self.transform,) if isinstance(self.transform, str) else tuple(self.transform)
+            object.__setattr__(self, "transform", own)
         for name, hint in get_type_hints(TrainConfig, include_extras=True).items():
             value = getattr(self, name)
             try:
@@ -148,8 +160,14 @@ class TrainConfig:
                 if get_origin(hint) is Literal:
                     reason = f"known are {' '.join(get_args(hint))}"
                 raise ConfigError(f"{value!r} was given; {reason}", field=name) from None
+        own_transforms.parse(self.transform)
         if bad := [name for name in self.rotations if not re.fullmatch("[rm][0-3]", name)]:
             raise ConfigError(f"{self.rotate!r}: unknown {bad[0]!r}; known are r0 r1 r2 r3 m0 m1 m2 m3", field="rotate")
+        if self.mix_share < 1 and not (self.mixup or self.cutmix):
+            raise ConfigError("needs `mixup` or `cutmix`, which it is a share of", field="mix_share")
+        if self.past_targets and len(self.names) != 1:
+            given = f"needs one head, and `transforms` is {self.transforms}"
+            raise ConfigError(f"{given}; give r0, or `distillation` for several heads", field="past_targets")
         with suppress(ValueError):
             if all(0 < share < 1 for share in self.milestone_shares):
                 return

@@ -5,17 +5,19 @@ written. So every entry is checked before anything is built from it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta
 from torch import nn
 
-from transnet import backbones, d4
+from transnet import backbones
 from transnet.data.pixels import RULES
 from transnet.errors import ConfigError, FileError
+from transnet.inputs import Transform
 from transnet.model import TransNet
+from transnet.runs import own_transforms
 from transnet.runs.config import LARGEST_SIDE
 from transnet.runs.records import ChannelMeans, ChannelStds, ClassNames, RunSettings, Side, decode, encode
 
@@ -46,13 +48,14 @@ class Description:
     heads: Literal["separate", "shared"] = "separate"
     bn: Literal["joint", "separate"] = "joint"
     fold: bool = False  # whether the transform of a pruned model is folded into its weights
+    # Of the user's own, as NAME=module:function. They are never imported from here, see `own_transforms`.
+    transform: Annotated[tuple[Annotated[str, Meta(max_length=500)], ...], Meta(max_length=64)] = ()
 
     def __post_init__(self) -> None:
         if not _MODEL.fullmatch(self.model):
             known = f"{' '.join(backbones.NAMES)} timm:NAME torchvision:NAME"
             raise ConfigError(f"model is {self.model!r}; the name of a backbone is needed: {known}")
-        if unknown := [name for name in self.transforms if name not in d4.NAMES]:
-            raise ConfigError(f"transforms has an unknown {unknown[0]!r:.80}; known are {' '.join(d4.NAMES)}")
+        own_transforms.check_names(self.transforms, own_transforms.parse(self.transform))
         if self.kind == "pruned" and len(self.transforms) != 1:
             raise ConfigError(f"transforms has {len(self.transforms)} names; a pruned model has one")
         if self.stored_size < self.image_size:
@@ -65,7 +68,8 @@ class Description:
         """Describe the network of a run with these settings; ``source`` names their file in errors."""
         train = settings.train
         heads = {"kind": "full", "model": train.model, "transforms": train.names, "heads": train.heads, "bn": train.bn}
-        return decode(cls, {**encode(settings.data), **heads}, source)
+        own = [entry for entry in train.transform if entry.partition("=")[0] in train.names]
+        return decode(cls, {**encode(settings.data), **heads, "transform": own}, source)
 
     @classmethod
     def of_export(cls, content: Mapping[str, object], source: str) -> "Description":
@@ -81,10 +85,15 @@ class Description:
         """The content of an exported folder's ``config.json`` and of an ONNX file's metadata."""
         return {"schema": 1, **encode(self), "preprocessing": PREPROCESSING, "input": INPUT}
 
-    def build(self, model: nn.Module | None = None) -> nn.Module:
+    def with_functions(self, given: Sequence[str] | None, source: str) -> tuple[Transform, ...]:
+        """The transforms with the functions of the user's own; ``given`` is as for `load`."""
+        return own_transforms.with_functions(self.transforms, given, recorded=self.transform, source=source)
+
+    def build(self, model: nn.Module | None = None, *, transforms: Sequence[Transform] = ()) -> nn.Module:
         """Build the network with random weights, without folding: a `TransNet`, or the pruned classifier.
 
-        ``model`` is used instead of the backbone that is described.
+        ``model`` is used instead of the backbone that is described. ``transforms`` are those of `with_functions`, which
+        a network with transforms of the user's own needs.
         """
         if model is None:
             model = backbones.create(
@@ -92,4 +101,4 @@ class Description:
             )
         if self.kind == "pruned":
             return model
-        return TransNet(model, self.transforms, heads=self.heads, init="copy", bn=self.bn)
+        return TransNet(model, transforms or self.transforms, heads=self.heads, init="copy", bn=self.bn)

@@ -10,7 +10,7 @@ state/               checkpoints and the lock; deleted when the run is finished
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -177,12 +177,15 @@ class Run:
         shutil.rmtree(self.state, ignore_errors=True)
 
 
-def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
+def load(path: str | Path, model: nn.Module | None = None, *, transform: str | Sequence[str] | None = ()) -> TransNet:
     """Load a finished run as a `TransNet`, in evaluation mode on the CPU.
 
     Args:
         path: the run's folder.
         model: the backbone with any weights; needed if the run's backbone is not one of `transnet.backbones`.
+        transform: the functions of your own that the run was trained with, such as ``"gray=mypackage.transforms:gray"``
+            or several of them. They are needed again, because a run is only data: what it names is not imported. None
+            loads the network without them, and their heads then raise if they are used.
     """
     run = Run(path)
     settings = run.settings()
@@ -197,4 +200,5 @@ def load(path: str | Path, model: nn.Module | None = None) -> TransNet:
     if expected and sha256(run.model) != expected:
         raise FileError(f"{run.model} is damaged: it is not what the run wrote (model_sha256 in {run.result_file})")
     what = about.model if model is None else type(model).__name__
-    return cast(TransNet, load_weights(run.model, lambda: about.build(model), what))
+    transforms = about.with_functions(transform, str(run.path))
+    return cast(TransNet, load_weights(run.model, lambda: about.build(model, transforms=transforms), what))

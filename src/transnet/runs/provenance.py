@@ -43,6 +43,8 @@ def command(config: TrainConfig) -> str:
         option = field.name.replace("_", "-")
         if isinstance(value, bool) and isinstance(field.default, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
+        elif isinstance(value, tuple):
+            words += [word for item in value for word in (f"--{option}", shlex.quote(item))]
         else:
             words += [f"--{option}", shlex.quote(str(value))]
     return " ".join(words)

@@ -57,7 +57,7 @@ def encode(record: object) -> dict[str, Any]:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        may_be_left_out = ("classes", "uncertainty", "terms")
+        may_be_left_out = ("classes", "uncertainty", "terms", "transform")
         return {key: _finite(item) for key, item in value.items() if item or key not in may_be_left_out}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from transnet import d4
 from transnet.console import first_line
 from transnet.errors import ConfigError, DataError, FileError, OperationError
 from transnet.model import TransNet
@@ -56,27 +57,33 @@ class Export:
     real: bool  # whether these are images of the run's test split; noise is used if its data is not there
 
 
-def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: Format = "safetensors") -> Export:
+def export_run(
+    path: str | Path, out: str | Path, *, head: str = "r0", format: Format = "safetensors",
+    transform: str | Sequence[str] = (),
+) -> Export:  # fmt: skip
     """Write a finished run's model to the new folder ``out``, load it again, and compare it with the run.
 
-    For ``head`` see `network_of_run`. An ExportError says that the written model gives other outputs.
+    For ``head`` and ``transform`` see `network_of_run`. An ExportError says that the written model gives other outputs.
     """
     target = Path(out).absolute()
     if target.resolve() == Path.cwd():
         raise ConfigError(f"{target} is the current folder; give a new one", field="out")
     if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):  # unlike Path.exists, never raises
         raise ConfigError(f"{target} exists; give another folder", field="out")
-    network, about = network_of_run(path, head)
+    network, about = network_of_run(path, head, transform)
+    if format != "safetensors" and about.transform:
+        own = ", ".join(about.transform)
+        problem = f"{format} holds no functions of your own, and this run has {own}; use safetensors, or keep one head"
+        raise ConfigError(problem, field="format")
     images, real = _images(path, network, about)
-    net = load(path)
+    pruned = about.kind == "pruned"
+    net = load(path, transform=None).keep(*about.transforms) if pruned else load(path, transform=transform)
     with torch.no_grad():
         wanted = net.logits(images)
-    if about.kind == "pruned":
-        wanted = wanted[:, [net.transforms.index(about.transforms[0])]]
     partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.mkdir(parents=True)
-        written = write_model(network, about, partial, format)
+        written = write_model(network, about, partial, format, transform)
         with torch.no_grad():
             given = torch.cat([written(images[:1]), written(images[1:])])  # two batch sizes
         difference = float((given - wanted).abs().max())
@@ -95,12 +102,14 @@ def export_run(path: str | Path, out: str | Path, *, head: str = "r0", format: F
     return Export(Path(out) / f"model.{format}", about, difference, same, len(images), real)
 
 
-def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Description]:
+def network_of_run(
+    path: str | Path, head: str = "r0", transform: str | Sequence[str] | None = ()
+) -> tuple[nn.Module, Description]:
     """Return the network to ship of a finished run, in evaluation mode on the CPU, and its description.
 
     ``head`` is the head to keep. The transform of any head but r0 is folded into the weights, which ties the network to
     the run's image size. ``best`` keeps the head with the lowest validation loss (one chosen on the test set would
-    flatter its results), and ``all`` the whole TransNet.
+    flatter its results), and ``all`` the whole TransNet, for which ``transform`` is as for `load`.
     """
     run = Run(path)
     about = Description.of_run(run.settings(), str(run.config))
@@ -109,16 +118,20 @@ def network_of_run(path: str | Path, head: str = "r0") -> tuple[nn.Module, Descr
         if not val:
             problem = "has no validation split to choose the best by; train with `val_fraction` 0.1, or name a head"
             raise ConfigError(f"{run.path} {problem}", field="head")
-        first = {score.name: score for score in reversed(val.heads)}  # only the first head of a transform can be kept
+        # Only the first head of a transform can be kept, and none of the user's own transforms can be folded.
+        first = {score.name: score for score in reversed(val.heads) if score.name in d4.NAMES}
+        if not first:
+            raise ConfigError(f"{run.path} has no head that can be pruned to; known is all", field="head")
         head = min(first.values(), key=lambda score: math.inf if score.loss is None else score.loss).name
     if head == "all":
-        return load(path), about
+        return load(path, transform=transform), about
     if head not in about.transforms:
         problem = f"{run.path} has no identity head r0" if head == "r0" else f"unknown {head!r}"  # r0 is the default
         known = " ".join([*(["best"] if val else []), "all", *dict.fromkeys(about.transforms)])
         raise ConfigError(f"{problem}; known are {known}", field="head")
-    network = load(path).prune(head, image_size=about.image_size)
-    pruned = replace(about, kind="pruned", transforms=(head,), heads="separate", bn="joint", fold=head != "r0")
+    network = load(path, transform=None).prune(head, image_size=about.image_size)
+    fold = head != "r0"
+    pruned = replace(about, kind="pruned", transforms=(head,), heads="separate", bn="joint", fold=fold, transform=())
     return network.eval(), pruned
 
 
@@ -132,14 +145,16 @@ def _images(path: str | Path, network: nn.Module, about: Description) -> tuple[T
     return torch.stack([model.normalise(model.crop(image)) for image in pixels]), real
 
 
-def write_model(network: nn.Module, about: Description, folder: Path, format: Format = "safetensors") -> Heads:
+def write_model(
+    network: nn.Module, about: Description, folder: Path, format: Format = "safetensors", transform: Sequence[str] = ()
+) -> Heads:
     """Write a network and its ``config.json`` to an existing folder, and return the written file's logits."""
     content = {**about.to_dict(), **_timm_entries(network, about)}
     write_atomically(folder / "config.json", json.dumps(content, indent=1).encode())
     file = folder / f"model.{format}"
     if format == "safetensors":
         write_tensors(file, network.state_dict(), metadata={"format": "pt"})
-        return open_model(folder).heads
+        return open_model(folder, transform=transform).heads
     graph = _Graph(network).eval()
     # The batch size is neither 0 nor 1, which torch.export would take for a constant.
     example = torch.zeros(3, about.channels, about.image_size, about.image_size)

@@ -14,7 +14,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin
 from torch import nn
 
-from transnet.errors import FileError
+from transnet.errors import ConfigError, FileError
 from transnet.runs.description import Description
 from transnet.runs.folder import Run
 from transnet.runs.provenance import command_elsewhere
@@ -33,7 +33,11 @@ class SharedModel(ModelHubMixin):  # type: ignore[misc]
     @classmethod
     def from_run(cls, path: str | Path, head: str = "r0") -> "SharedModel":
         """Take the model of a finished run; ``head`` is as for ``transnet prune``, or ``all`` for the full model."""
-        return cls(*network_of_run(path, head), Run(path).result())
+        network, about = network_of_run(path, head, None)
+        if about.transform:
+            problem = f"a shared model holds no functions of your own, and this run has {', '.join(about.transform)}"
+            raise ConfigError(f"{problem}; share a single head, such as r0", field="head")
+        return cls(network, about, Run(path).result())
 
     def _save_pretrained(self, save_directory: Path) -> None:
         write_model(self.network, self.about, save_directory)

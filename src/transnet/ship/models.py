@@ -9,8 +9,9 @@ used, so that a file from a stranger ends in predictions or in an error.
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,19 +84,27 @@ class Model:
         """(S, S, C) in 0…255 → (C, S, S), as in training."""
         return self._view.normalise(torch.from_numpy(np.ascontiguousarray(pixels))[None])[0]
 
+    @torch.inference_mode()
+    def seen_by(self, net: TransNet, transform: str, pixels: Pixels) -> Pixels:
+        """What the head of a transform sees, (S, S, C) in 0…255; the transform may be one of the user's own."""
+        x = self.normalise(pixels)[None].to(next(net.parameters()).device)
+        seen = net._transform(transform, x)[0].cpu().permute(1, 2, 0)
+        stored = (seen + self._view.shift) / self._view.scale
+        return stored.round().clamp(0, 255).to(torch.uint8).numpy()
 
-def open_model(source: str | Path, *, device: str = "cpu") -> Model:
+
+def open_model(source: str | Path, *, device: str = "cpu", transform: str | Sequence[str] = ()) -> Model:
     """Open a model for prediction. ONNX files always run on the CPU.
 
     ``source`` is a run's folder, a folder that `transnet prune` or `save_pretrained` wrote, an ``.onnx`` file, or
-    ``hf:owner/name`` (``hf:owner/name@revision``).
+    ``hf:owner/name`` (``hf:owner/name@revision``). ``transform`` is as for `load`.
     """
     where, text = find_device(device, World()), str(source)
     path = download(text) if text.startswith("hf:") else Path(os.path.expanduser(text))
     if path.is_dir():
         graphs = [path / name for name in ("model.onnx", "model.pt2") if (path / name).is_file()]
         if not graphs or (path / "model.safetensors").exists():
-            return _open_folder(path, text, where)
+            return _open_folder(path, text, where, transform)
         path = graphs[0]
     if path.suffix == ".onnx" and path.exists():
         return Model(str(path), *open_onnx(path))
@@ -113,12 +122,12 @@ def open_model(source: str | Path, *, device: str = "cpu") -> Model:
     raise FileError(f"{path} {problem}")
 
 
-def _open_folder(path: Path, source: str, device: torch.device) -> Model:
+def _open_folder(path: Path, source: str, device: torch.device, transform: str | Sequence[str]) -> Model:
     config = path / "config.json"
     content = read_json(config, _KINDS)
     network: nn.Module
     if "train" in content:
-        network, about = load(path), Description.of_run(Run(path).settings(), str(config))
+        network, about = load(path, transform=transform), Description.of_run(Run(path).settings(), str(config))
     else:
         about = Description.of_export(content, str(config))
 
@@ -126,7 +135,9 @@ def _open_folder(path: Path, source: str, device: torch.device) -> Model:
             return fold(model.eval(), about.transforms[0], about.image_size)
 
         weights = path / "model.safetensors"
-        network = load_weights(weights, about.build, about.model, finish=folded if about.fold else None)
+        transforms = about.with_functions(transform, source) if about.kind == "full" else ()
+        build = partial(about.build, transforms=transforms)
+        network = load_weights(weights, build, about.model, finish=folded if about.fold else None)
     return Model.of(network.to(device), about, source)
 
 

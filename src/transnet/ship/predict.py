@@ -76,8 +76,9 @@ def net_with_heads(model: Model) -> TransNet:
 
 
 def choose_threshold(
-    path: str | Path, *, within: float = 0.1, passes: float | None = None, data: str | None = None, device: str = "auto"
-) -> float:
+    path: str | Path, *, within: float = 0.1, passes: float | None = None, data: str | None = None,
+    device: str = "auto", transform: str | Sequence[str] = (),
+) -> float:  # fmt: skip
     """Choose the early-exit threshold of a run on its validation split, and print what it costs and reaches.
 
     It loses at most ``within`` percentage points of accuracy or, if that is given, needs at most ``passes`` per image.
@@ -85,7 +86,7 @@ def choose_threshold(
     """
     check_target(within, passes)
     try:
-        found = collect(path, data=data, split="val", device=device)
+        found = collect(path, data=data, split="val", device=device, transform=transform)
     except TransnetError as error:
         problem = f"`{error.field}`: {error.message}" if error.field else error.message
         raise ConfigError(f"{problem}; or give a number, such as 0.9", field="confidence") from None

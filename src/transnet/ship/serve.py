@@ -221,7 +221,7 @@ def head_views(model: Model, encoded: bytes) -> dict[str, object]:
     logits = model.heads(model.normalise(pixels)[None])[0].double()
     about, classes = model.about, model.about.classes
     # The transform of a folded head is in its weights, so it sees the image as it is.
-    views = [_picture(pixels, "r0" if about.fold else name) for name in about.transforms]
+    views = [_picture(model, pixels, "r0" if about.fold else name) for name in about.transforms]
     sums = logits.cumsum(0)
     leads = lead(sums).clamp(max=1e9).tolist()  # JSON cannot hold the infinite lead of a single class
     return {
@@ -249,9 +249,13 @@ def _decode(encoded: bytes) -> Pixels:
     return decode_image(encoded)
 
 
-def _picture(pixels: Pixels, transform: str) -> str:
+def _picture(model: Model, pixels: Pixels, transform: str) -> str:
     """The transformed image as a data URL. The page enlarges it such that each pixel becomes a square."""
-    seen = d4.apply(transform, torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)).permute(1, 2, 0).numpy()
+    if transform in d4.NAMES or model.net is None:
+        image = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+        seen = d4.apply(transform, image).permute(1, 2, 0).numpy()
+    else:
+        seen = model.seen_by(model.net, transform, pixels)
     file = io.BytesIO()
     Image.fromarray(seen[:, :, 0] if seen.shape[2] == 1 else seen).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

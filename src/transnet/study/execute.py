@@ -16,6 +16,7 @@ from transnet.console import say
 from transnet.data import open_data
 from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError
+from transnet.runs import own_transforms
 from transnet.runs.folder import Run
 from transnet.study.estimate import Budget, Estimate, is_local
 from transnet.study.file import Study
@@ -75,6 +76,8 @@ def plan_and_check(study: Study, out: str | Path, on: Where) -> list[PlannedRun]
         raise ConfigError(f"{out} holds other files and no study; give a new folder, or that of a study", field="out")
     runs = plan_runs(study, out)
     check_out_not_in_data(str(out), study.data)
+    for run in runs:
+        own_transforms.with_functions(run.config.names, run.config.transform)
     if on == "here":  # a cluster's nodes may have data and devices that this machine does not have
         # Finished runs must have the same data as those that are left. If none is left, the data may be gone.
         finished = [run for run in runs if Run(run.path).finished]

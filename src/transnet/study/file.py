@@ -27,7 +27,7 @@ that of the queue: ``queue = [{file = "fast.toml", out = "cifar100"}]``.
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -36,8 +36,8 @@ from typing import Annotated, Any, TypedDict, TypeVar, cast, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from transnet import d4
 from transnet.errors import ConfigError, FileError, TransnetError
+from transnet.runs import own_transforms
 from transnet.runs.config import Count, Number, TrainConfig, data_name, from_dict
 
 Options = Mapping[str, object]  # of `transnet train`, by name
@@ -209,7 +209,7 @@ class _Reader:
                 if key in types:
                     msgspec.convert(value, types[key])
                 else:
-                    d4.parse(from_dict({"data": "", "out": "", key: value}).transforms)
+                    from_dict({"data": "", "out": "", key: value})
             except TransnetError as error:
                 raise self.error((*at, key), str(error)) from None
             except msgspec.ValidationError as error:
@@ -246,6 +246,7 @@ class _Reader:
             compare.append(Comparison(a, b))
         common = content.get("train", {})
         self.check(("train",), common, _Train, options=True)
+        self.check_transforms({**base.train, **common}, variants.values())
         return Study(
             file=self.file,
             name=content.get("name", base.name),
@@ -256,6 +257,16 @@ class _Reader:
             compare=tuple(compare or (pair for pair in base.compare if {pair.a, pair.b} <= variants.keys())),
             save_predictions=content.get("save_predictions", base.save_predictions),
         )
+
+    def check_transforms(self, common: Options, variants: Iterable[Variant]) -> None:
+        """Raise if a transform is unknown: the study's own ones may be given for all variants or for one of them."""
+        for one in (Variant(""), *variants):
+            config = from_dict({"data": "", "out": "", **common, **one.options})
+            at = ("variants", one.name, "transforms") if "transforms" in one.options else ("train", "transforms")
+            try:
+                own_transforms.check_names(config.names, own_transforms.parse(config.transform))
+            except TransnetError as error:
+                raise self.error(at, str(error)) from None
 
     def read_other(self, at: Keys, source: str) -> Study:
         try:

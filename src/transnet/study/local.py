@@ -48,7 +48,8 @@ def train_run(run: PlannedRun, at_once: int, *, wait: float = 0.0) -> Ended:
         try:
             train(run.config, data=run.data, quiet=True, at_once=at_once)
             if not run.done:
-                save_predictions(run.path, data=run.data, device=run.config.device)
+                own = run.config.transform
+                save_predictions(run.path, data=run.data, device=run.config.device, transform=own)
         finally:
             folder.release()
             if folder.finished:

@@ -165,8 +165,12 @@ def fits_on_device(data: DataSet, storage: str, device: torch.device) -> bool:
     if storage != "auto":
         return storage == "resident"
     needed = sum(split.resident_bytes(data.geometry.stored) for split in (data.train, data.val, data.test) if split)
-    free: float = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_memory()
-    return needed < free / 2
+    return needed < free_memory(device) / 2
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes of the device's memory that nothing uses."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_memory()
 
 
 def _available_memory() -> float:

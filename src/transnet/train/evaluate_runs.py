@@ -67,11 +67,12 @@ class Evaluation:
 
 def evaluate_runs(
     paths: Sequence[str], *, data: str | None = None, split: SplitName = "test", device: str = "auto",
-    early_exit: bool = False, save_predictions: bool = False,
+    early_exit: bool = False, save_predictions: bool = False, transform: str | Sequence[str] = (),
 ) -> dict[str, Evaluation]:  # fmt: skip
     """Evaluate each finished run and, if there are several on the same images, their ``ensemble``.
 
-    ``data`` is another dataset with the same classes, instead of the run's own.
+    ``data`` is another dataset with the same classes, instead of the run's own. ``transform`` has the functions of the
+    user's own that the runs were trained with, as for `load`.
     """
     if not paths:
         raise ConfigError("no run was given; give the folder of a finished run", field="runs")
@@ -84,14 +85,15 @@ def evaluate_runs(
             raise ConfigError(f"{path} has one head, so there is nothing to exit early; leave it out", field="anytime")
     if save_predictions and (data or split != "test"):
         raise ConfigError("only for the run's own test split; leave `data` and `split` out", field="save_predictions")
-    runs = {str(path): collect(path, data=data, split=split, device=device) for path in paths}
+    own = [transform] if isinstance(transform, str) else list(transform)
+    runs = {str(path): collect(path, data=data, split=split, device=device, transform=own) for path in paths}
     results = {}
     for path, run in runs.items():
         if save_predictions:
             _write_predictions(path, run)
         found = [scores_of_logits(view, run.labels, run.transforms, passes=i) for i, view in enumerate(run.views, 1)]
         classes = class_scores(run.classifier, run.labels, run.classes, run.n_train)
-        exits = _early_exit(path, run, data, split, device) if early_exit else None
+        exits = _early_exit(path, run, data, split, device, own) if early_exit else None
         results[path] = Evaluation(found[0], found[1] if len(found) > 1 else None, classes, exits)
     if len(runs) > 1 and len({run.fingerprint for run in runs.values()}) == 1:  # else their test images differ
         results["ensemble"] = _ensemble(list(runs.values()))
@@ -108,22 +110,25 @@ def _ensemble(runs: Sequence[Outputs]) -> Evaluation:
     return Evaluation(found[0], found[1] if len(found) > 1 else None, classes)
 
 
-def _early_exit(path: str, run: Outputs, data: str | None, split: SplitName, device: str) -> EarlyExit:
+def _early_exit(
+    path: str, run: Outputs, data: str | None, split: SplitName, device: str, own: Sequence[str]
+) -> EarlyExit:
     # The validation split chooses the thresholds, if there is one.
     separate = data is None and split == "test" and Run(path).settings().train.val_fraction > 0
-    other = collect(path, split="val", device=device) if separate else run
+    other = collect(path, split="val", device=device, transform=own) if separate else run
     points = tradeoff(run.views[0], run.labels, (other.views[0], other.labels))
     return EarlyExit(split, "val" if separate else split, points, curve(run.views[0], run.labels))
 
 
 def collect(
-    path: str | Path, *, data: str | DataSet | None = None, split: SplitName = "test", device: str = "auto"
-) -> Outputs:
+    path: str | Path, *, data: str | DataSet | None = None, split: SplitName = "test", device: str = "auto",
+    transform: str | Sequence[str] = (),
+) -> Outputs:  # fmt: skip
     """Run a finished run's network over a split and return its outputs, for scores and ensembles of any kind."""
     where = find_device(device, World())
     settings = Run(path).settings()
     train, about = settings.train, settings.data
-    net = load(path).to(where)
+    net = load(path, transform=transform).to(where)
     if channels_last := use_channels_last("auto", where, net, about.channels):
         net = net.to(memory_format=torch.channels_last)
     opened = data if isinstance(data, DataSet) else _open(str(path), settings, data, split)
@@ -143,9 +148,11 @@ def collect(
     )  # fmt: skip
 
 
-def save_predictions(path: str | Path, *, data: str | None = None, device: str = "auto") -> None:
+def save_predictions(
+    path: str | Path, *, data: str | None = None, device: str = "auto", transform: str | Sequence[str] = ()
+) -> None:
     """Write a finished run's class scores on its test images to its folder; ``data`` as ``at`` of `own_data`."""
-    _write_predictions(path, collect(path, data=own_data(path, at=data), device=device))
+    _write_predictions(path, collect(path, data=own_data(path, at=data), device=device, transform=transform))
 
 
 def _write_predictions(path: str | Path, found: Outputs) -> None:

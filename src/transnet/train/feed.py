@@ -85,10 +85,17 @@ class Feed:
         sizes = torch.tensor(self._sizes, device=values.device)
         return (values * (sizes[:, None] / len(self.order))).sum(0)
 
+    def indices(self, size: int, offset: int) -> Tensor:
+        """The indices of the current step's images in the training set."""
+        return self.order[self._current(size, offset)]
+
+    def _current(self, size: int, offset: int) -> Tensor:
+        positions = self.step * self.batch + offset + torch.arange(size, device=self.order.device)
+        return positions.clamp(max=len(self.order) - 1)
+
     def fetch(self, size: int, offset: int) -> tuple[Tensor, Tensor]:
         """The current step's images, augmented and normalised, and their labels."""
-        positions = self.step * self.batch + offset + torch.arange(size, device=self.order.device)
-        positions = positions.clamp(max=len(self.order) - 1)
+        positions = self._current(size, offset)
         indices, crop, flip = self.order[positions], self.crop[positions], self.flip[positions]
         rotate = self.rotate[positions] if self.rotates else None
         y = self.labels[indices]

@@ -64,7 +64,7 @@ def joint_label(outputs: BatchOutputs, _y: Tensor) -> Tensor:
 
 def build_objective(config: TrainConfig) -> Objective:
     """The terms that a run's settings choose; the first is Alg. 1's loss. Raise if the heads do not suit a term."""
-    names, smoothing = config.names, config.label_smoothing
+    names, smoothing = config.names, 0.0 if config.past_targets else config.label_smoothing
     terms = [Term("cross_entropy", 1.0, lambda out, y: heads_loss(out.logits, y, label_smoothing=smoothing))]
     if weight := config.invariance_weight:  # the paper only suggests this use of its invariance score
         terms.append(Term("invariance", weight, lambda out, _: invariance_penalty(out.net, "r0,r1,r2,r3")))

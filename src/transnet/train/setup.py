@@ -15,9 +15,10 @@ from transnet.data import DataSet, open_data
 from transnet.data.augment import View, seed_for
 from transnet.data.catalog import DATASETS
 from transnet.errors import ConfigError, DataError, FileError
+from transnet.inputs import Transform
 from transnet.invariance import kernels
 from transnet.model import TransNet
-from transnet.runs import provenance, recipes
+from transnet.runs import own_transforms, provenance, recipes
 from transnet.runs.config import TrainConfig
 from transnet.runs.description import Description
 from transnet.runs.folder import CUSTOM, Run
@@ -28,6 +29,7 @@ from transnet.train.evaluate import evaluating
 from transnet.train.feed import Feed
 from transnet.train.objective import Objective, build_objective
 from transnet.train.optim import build_optimizer, learning_rates, preserved
+from transnet.train.past_targets import check_memory
 from transnet.train.progress import Stopwatch
 from transnet.train.step import Flops, count_flops
 from transnet.train.user_warnings import setup_warnings
@@ -47,6 +49,7 @@ class Launch:
     at_once: int  # runs that share the device
     set_threads: bool  # whether to choose the number of threads of this process
     objective: Objective  # the terms of the loss
+    transforms: tuple[Transform, ...]  # of the heads, with the functions of those of the user's own
 
     @classmethod
     def of(
@@ -54,7 +57,7 @@ class Launch:
         at_once: int = 1, set_threads: bool = False,
     ) -> "Launch":  # fmt: skip
         """Find the device and the other processes, and check what can be checked before any data is read."""
-        names, data_path = d4.parse(config.transforms), data or config.data
+        data_path, run = data or config.data, Run(config.out)
         check_out_not_in_data(config.out, data_path)
         if config.out != config.out.encode(errors="replace").decode():  # safetensors could not write there
             raise ConfigError(f"the name of {config.out!r} is not UTF-8; give another folder", field="out")
@@ -63,10 +66,14 @@ class Launch:
         if config.precision == "bf16" and device.type == "cpu" and not devices.has_bf16(device):
             raise ConfigError("this processor only emulates bf16, which is slow; give fp32", field="precision")
         resume = world.any(config.resume or restarts() > 0, device)  # not every node counts a restart
-        config = dataclasses.replace(config, resume=resume, transforms=",".join(names))
-        shown = world.is_primary and not quiet
+        recorded = run.settings().train.transform if resume and run.config.exists() else ()
+        transforms = own_transforms.with_functions(config.names, config.transform, recorded=recorded, source=config.out)
+        config = dataclasses.replace(config, resume=resume, transforms=",".join(config.names))
         objective = build_objective(config)
-        return cls(config, Run(config.out), world, device, model, data_path, shown, at_once, set_threads, objective)
+        return cls(
+            config, run, world, device, model, data_path, world.is_primary and not quiet, at_once, set_threads,
+            objective, transforms,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,8 @@ def prepare(launch: Launch) -> Setup:
     height, width = data.geometry.size
     if height != width and (swaps := [name for name in config.rotations if d4.swaps_sides(name)]):
         raise ConfigError(f"{swaps[0]} needs square images; {height}×{width} allows r0 r2 m0 m2", field="rotate")
+    if config.past_targets:
+        check_memory(len(data.train), len(data.classes), device)
     name = config.model or recipes.default_model(data.name, image_size=data.image_size, channels=data.channels)
     config = dataclasses.replace(config, model=name if launch.model is None else CUSTOM)
     settings = provenance.run_settings(config, data)
@@ -193,7 +202,7 @@ def _build_network(launch: Launch, name: str, data: DataSet) -> TransNet:
         if device.type != "cuda" or launch.world.size == 1:
             raise ConfigError("needs several GPU processes (torchrun); leave it out here", field="sync_bn")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))  # the caller's model does not change
-    net = TransNet(model, config.transforms, heads=config.heads, init=config.init, bn=config.bn).to(device)
+    net = TransNet(model, launch.transforms, heads=config.heads, init=config.init, bn=config.bn).to(device)
     if not model.training:  # otherwise single layers may be in evaluation mode on purpose, such as frozen batch norm
         net.train()
     with evaluating(net):
@@ -218,6 +227,8 @@ def _try_forward(net: TransNet, n: int, data: DataSet, field: str, problem: str)
     try:
         with torch.no_grad():
             net(images.to(next(net.parameters()).device))
+    except ConfigError:  # about a transform of the user's own
+        raise
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         if devices.is_out_of_memory(error):
             raise

@@ -61,6 +61,7 @@ class TrainState:
             **{f"net.{name}": tensor for name, tensor in setup.net.state_dict().items()},
             **{f"optimizer.{name}": tensor for name, tensor in state_tensors(setup.optimizer).items()},
             **{f"epoch.{name}": tensor for name, tensor in epoch.items()},
+            **({"past.predictions": step.past.predictions, "past.seen": step.past.seen} if step.past else {}),
         }
         try:
             checkpoint.save_checkpoint(setup.run.state, self.done, state)
@@ -106,6 +107,9 @@ class TrainState:
             step.losses.copy_(state["epoch.losses"] * setup.world.size)
             step.terms.copy_(state["epoch.terms"] * setup.world.size)
             step.correct.copy_(state["epoch.correct"])
+        if step.past:
+            step.past.predictions.copy_(state["past.predictions"])
+            step.past.seen.copy_(state["past.seen"])
         self.done, self.commit = state["done"], state["commit"]
         setup.stopwatch.resume(state["seconds"])
 

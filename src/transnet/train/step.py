@@ -26,6 +26,7 @@ from transnet.train.feed import Feed
 from transnet.train.inductor import compiler_options
 from transnet.train.objective import BatchOutputs, Objective
 from transnet.train.optim import preserved, set_learning_rate, state_tensors
+from transnet.train.past_targets import PastTargets
 
 Flops = tuple[int | None, int | None]  # of a whole training, and of the pruned network for one image
 
@@ -36,9 +37,10 @@ class Step:
     def __init__(
         self, net: TransNet, optimizer: torch.optim.Optimizer, feed: Feed, objective: Objective, rates: Tensor, *,
         classes: int, autocast: Autocast, compile: bool, capture: bool, distributed: bool = False,
+        past: PastTargets | None = None,
     ) -> None:  # fmt: skip
         device, m = feed.labels.device, len(net.transforms)
-        self.net, self.optimizer, self.feed, self.objective = net, optimizer, feed, objective
+        self.net, self.optimizer, self.feed, self.objective, self.past = net, optimizer, feed, objective, past
         self.classes, self.autocast, self.compile, self.capture = classes, autocast, compile, capture
         self.needs_across = any(term.needs_across for term in objective.terms)
         module = _Across(net) if self.needs_across else net
@@ -60,6 +62,7 @@ class Step:
         if not (self.compile or self.capture):
             return None
         counters = [self.losses, self.correct, self.terms, self.feed.step, self.done]
+        counters += [self.past.predictions, self.past.seen] if self.past else []
         state = [*self.net.state_dict().values(), *state_tensors(self.optimizer).values()]
         try:
             with preserved([*state, *counters]):
@@ -97,9 +100,10 @@ class Step:
     def _loss(self, size: int, offset: int, weight: float) -> Tensor:
         """Do a step up to its loss, record its metrics, and advance ``feed.step``: all that compiles together."""
         x, y = self.feed.fetch(size, offset)
-        target = y
+        indices = self.feed.indices(size, offset)
+        target = self.past.targets(indices, y, self.done) if self.past else y
         if self.feed.mixes:
-            x, target = mix(x, y, self.feed.mix[self.feed.step][0], self.classes)
+            x, target = mix(x, target, self.feed.mix[self.feed.step][0], self.classes)
         with self.autocast():
             logits = self.module(x)
         logits = logits.float()
@@ -112,6 +116,8 @@ class Step:
             self.losses.index_copy_(0, step, (weight * _cross_entropy(outputs.logits, target))[None])
             if len(terms) > 1:
                 self.terms.index_copy_(0, step, (weight * terms)[None])
+            if self.past and weight:
+                self.past.remember(indices, logits[:, 0], self.feed.mix[step, 0] != 0)
             if weight:
                 self.correct += (outputs.logits.argmax(-1) == y[:, None]).float().sum(0)
             step += 1  # in place

@@ -24,6 +24,7 @@ from transnet.train.evaluate import score_totals, scores, scores_with_classes
 from transnet.train.failures import check_losses, check_test_loss, check_weights, out_of_memory_advice, warn_if_diverged
 from transnet.train.feed import eval_batches
 from transnet.train.interrupt import Interrupt, Stopped
+from transnet.train.past_targets import PastTargets
 from transnet.train.progress import Curves, RunProgress
 from transnet.train.setup import Launch, Setup, prepare
 from transnet.train.state import TrainState, finished_result, how_to_resume
@@ -63,11 +64,13 @@ class Trainer:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         config, cuda, distributed = setup.config, setup.device.type == "cuda", setup.world.size > 1
+        n, classes, weight = len(setup.data.train), len(setup.data.classes), config.past_targets
+        self._past = PastTargets(n, classes, weight, len(setup.rates), setup.feed.labels.device) if weight else None
         self.step = Step(
             setup.net, setup.optimizer, setup.feed, setup.objective, setup.rates,
-            classes=len(setup.data.classes), autocast=autocast_for(setup.precision, setup.device),
+            classes=classes, autocast=autocast_for(setup.precision, setup.device),
             compile=config.compile and cuda, capture=config.cuda_graph and cuda and not distributed,
-            distributed=distributed,
+            distributed=distributed, past=self._past,
         )  # fmt: skip
         self.state = TrainState(setup, self.step)
         self._plans: dict[int, Plan] = {}  # by epoch; only the plan that was drawn last is kept
@@ -101,6 +104,8 @@ class Trainer:
                 start, first_step = time.perf_counter(), state.done - epoch * steps
                 done = self.train_epoch(epoch, first_step, progress, interrupt)
                 state.done = epoch * steps + done
+                if self._past:
+                    self._past.gather(setup.feed, world)
                 check_losses(setup, self.step.losses[:done], epoch)
                 seconds = time.perf_counter() - start
                 setup.stopwatch.parts["train"] += seconds
@@ -152,6 +157,7 @@ class Trainer:
             self._plans = {epoch: plan_epoch(
                 len(setup.data.train), seed=config.seed, epoch=epoch, batches=setup.feed.steps,
                 flip=setup.settings.data.flip, rotate=config.rotations, mixup=config.mixup, cutmix=config.cutmix,
+                mix_share=config.mix_share,
             )}  # fmt: skip
         return self._plans[epoch]
 

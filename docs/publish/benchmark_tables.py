@@ -142,7 +142,8 @@ def printed(command: str) -> str:
 
 
 def files() -> str:
-    found = {path.name: read(path.name) for path in sorted(RESULTS.glob("*.json"))}
+    names = [path.name for path in sorted(RESULTS.glob("*.json")) if path.name != "reproduction.json"]
+    found = {name: read(name) for name in names}
     rows = [(link(name), f"`{one['command']}`", one["commit"], one["device"]) for name, one in found.items()]
     return grid(("file", "command", "commit", "device"), rows)
 

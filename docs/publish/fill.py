@@ -1,4 +1,5 @@
-"""Write the figures of results/ into README.md and docs/, between markers.
+"""Write the figures of results/ into README.md and docs/, between markers, and the paper's status into
+results/reproduction.json.
 
     python docs/publish/fill.py            fill in
     python docs/publish/fill.py --check    only check that pages and results agree
@@ -9,6 +10,7 @@ A page marks the place of a table, one of `TABLES`, and has the sentences around
     <!-- end -->
 """
 
+import json
 import re
 import sys
 from functools import partial
@@ -16,8 +18,9 @@ from pathlib import Path
 
 import benchmark_tables
 import chosen_settings
+import reproduction
 import studies
-from source import ROOT
+from source import RESULTS, ROOT
 
 MARKED = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 TABLES = {
@@ -39,6 +42,7 @@ TABLES = {
     "errors": benchmark_tables.fold_errors,
     "folds": benchmark_tables.folds,
     "refused": benchmark_tables.refused,
+    "reproduction": reproduction.page,
     "tutorial times": benchmark_tables.tutorial_times,
     "files": benchmark_tables.files,
     **{f"tutorial {command}": partial(benchmark_tables.printed, command) for command in benchmark_tables.TUTORIAL},
@@ -62,7 +66,9 @@ def filled(page: Path) -> str:
 
 def main() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    outdated = {page: text for page in pages if (text := filled(page)) != page.read_text()}
+    texts = {page: filled(page) for page in pages}
+    texts[RESULTS / "reproduction.json"] = json.dumps(reproduction.content(), indent=1, ensure_ascii=False) + "\n"
+    outdated = {path: text for path, text in texts.items() if not path.exists() or path.read_text() != text}
     if "--check" not in sys.argv[1:]:
         for page, text in outdated.items():
             page.write_text(text)

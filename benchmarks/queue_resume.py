@@ -1,6 +1,6 @@
 """A queue of studies that is killed at random moments and continued from copies of its folder: does it end the same?
 
-    python benchmarks/queue_resume.py --out results/queue_resume.json
+    python benchmarks/queue_resume.py --out results/queue_resume.json      (again to continue)
 
 Carries out a queue on digits without interruption. Then, for each repetition: starts the same command in a new folder,
 kills all its processes with SIGKILL at a random moment, copies the folder, deletes the first one and starts again from
@@ -117,7 +117,7 @@ def disturbed(queue, folder, moments):
 
 def main():
     args = options(__doc__, repetitions=10, kills=2, epochs=6, seed=0).parse_args()
-    chance, rows = random.Random(args.seed), []
+    rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         queue, began = write_queue(folder / "files", args.epochs), time.monotonic()
@@ -125,17 +125,14 @@ def main():
             sys.exit("the undisturbed queue failed")
         length, expected = time.monotonic() - began, ending(folder / "calm")
         while len(rows) < args.repetitions:
+            chance = random.Random(f"{args.seed} {len(rows)}")
             moments = [chance.uniform(0, length / args.kills) for _ in range(args.kills)]
             row, out = disturbed(queue, folder / str(len(rows)), moments)
             rows.append({"moments": moments, **row, "same": ending(out) == expected})
             print(rows[-1], flush=True)
             shutil.rmtree(folder / str(len(rows) - 1))
-    counts = {
-        "same": sum(row["same"] for row in rows),
-        "repetitions": len(rows),
-        "kills": sum(row["kills"] for row in rows),
-    }
-    write(args.out, "cpu", {**counts, "files": len(expected), "rows": rows})
+            counts = {name: sum(row[name] for row in rows) for name in ("same", "kills")}
+            write(args.out, "cpu", {**counts, "repetitions": len(rows), "files": len(expected), "rows": rows})
 
 
 if __name__ == "__main__":

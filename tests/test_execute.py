@@ -330,10 +330,11 @@ def test_a_queue_that_is_killed_and_continued_from_copies_ends_the_same(tmp_path
 def test_the_best_variant_on_validation_images_gives_its_options(tmp_path: Path) -> None:
     queue = read_study(queue_resume.write_queue(tmp_path / "files", epochs=1))
     (weights, _), (chosen, _) = queue.queue
-    assert "base-invariance" not in {run.kind for run in plan_runs(chosen, tmp_path)}
-    run_study(weights, tmp_path, quiet=True)
-    accuracies = {run.kind: Run(run.path).result().val.pruned.accuracy for run in plan_runs(weights, tmp_path)}
-    (run,) = (run for run in plan_runs(chosen, tmp_path) if run.kind == "base-invariance")
+    out = tmp_path / "out"
+    assert "base-invariance" not in {run.kind for run in plan_runs(chosen, out)}
+    run_study(weights, out, quiet=True)
+    accuracies = {run.kind: Run(run.path).result().val.pruned.accuracy for run in plan_runs(weights, out)}
+    (run,) = (run for run in plan_runs(chosen, out) if run.kind == "base-invariance")
     best = weights.variants[max(accuracies, key=lambda kind: accuracies[kind])]
     assert run.config.invariance_weight == best.options["invariance_weight"]
     assert run.config.val_fraction == 0

@@ -21,7 +21,7 @@ TITLES = {
     "digits-fast": "scikit-learn's digits, recipe `fast`",
 }
 REPORT_TABLES = ("pruned", "full", "unmirrored", "ablation", "ensembles", "generalization", "invariance",
-                 "invariance_layers", "invariance_steps", "taught", "differences")  # fmt: skip
+                 "invariance_layers", "invariance_steps", "taught", "heads", "differences")  # fmt: skip
 
 
 class Study(NamedTuple):

@@ -79,6 +79,15 @@ def kill_and_resume() -> str:
     )
 
 
+def queue_killed() -> str:
+    found = read("queue_resume.json")
+    return (
+        f"{found['same']} of {found['repetitions']} queues, killed {found['kills']} times in all, ended like an "
+        f"undisturbed one: {found['files']} files of weights, predictions, results, curves and tables are equal, bit "
+        f"for bit. {found['origin']}"
+    )
+
+
 def speed() -> str:
     found, growth = read("training_speed.json"), read("training_growth.json")
     columns = ("model", "heads", "batch", "images", "seconds per epoch", "passes per second", "bare step", "overhead")

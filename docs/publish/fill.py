@@ -18,6 +18,7 @@ from pathlib import Path
 
 import benchmark_tables
 import chosen_settings
+import how_many
 import reproduction
 import studies
 from source import RESULTS, ROOT
@@ -39,10 +40,16 @@ TABLES = {
     "fold cost": benchmark_tables.fold_cost,
     "prediction cost": benchmark_tables.prediction_cost,
     "kill and resume": benchmark_tables.kill_and_resume,
+    "queue killed": benchmark_tables.queue_killed,
     "errors": benchmark_tables.fold_errors,
     "folds": benchmark_tables.folds,
     "refused": benchmark_tables.refused,
     "reproduction": reproduction.page,
+    "what it takes": reproduction.takes,
+    "number of heads": how_many.by_number,
+    "choice of transforms": how_many.by_transform,
+    "transforms tried": how_many.tried_transforms,
+    "predictors of the number of heads": how_many.predictors,
     "tutorial times": benchmark_tables.tutorial_times,
     "files": benchmark_tables.files,
     **{f"tutorial {command}": partial(benchmark_tables.printed, command) for command in benchmark_tables.TUTORIAL},

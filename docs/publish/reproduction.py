@@ -19,6 +19,7 @@ from typing import Any
 
 from source import figure, grid, read
 from studies import Study, studies
+from transnet.data.catalog import DATASETS
 from transnet.report import table_format as cells
 from transnet.report.ensembles import Points, measure_ensembles
 from transnet.report.kernels import MEASURES, MeasuredKernels
@@ -410,6 +411,26 @@ def page() -> str:
             grid(("item", "minutes", "command"), commands),
         ]
     return "\n\n".join([*blocks, "## ImageNette-160", _smaller()])
+
+
+def takes() -> str:
+    """What the data sets of larger images need: memory, hours and the command."""
+    among, rows = {study.series.name: study for study in studies()}, []
+    kinds = dict.fromkeys(kind for target in TABLES.values() for kind, _ in LAYOUTS[target].rows)
+    paper = [kind for kind in kinds if not kind.startswith("base-")]
+    for data in ("imagenette160", *FIVE[2:]):
+        about, (height, width) = PAPER["data"][data], DATASETS[data].geometry.stored
+        hours = {name: minutes(data, "paper", dict.fromkeys(each, NEEDED), among) / 60
+                 for name, each in {"paper": paper, "all": kinds, "base": ["base"]}.items()}  # fmt: skip
+        rows.append((
+            f"`{data}`", f"{about['images']:,}", f"{about['images'] * height * width * 3 / 2**30:.1f}",
+            f"{hours['base'] / NEEDED:.1f}", f"{hours['paper']:.0f}", f"{hours['all']:.0f}",
+            f"`transnet reproduce all --data {data} --recipe paper --seeds 3 --out results/{data}`",
+        ))  # fmt: skip
+    columns = ("data", "training images", "GB of memory, decoded", "hours, one baseline",
+               "hours, the paper's Tables 2–4", "hours, with the longer baselines", "command")  # fmt: skip
+    sources = " ".join(read(name)["origin"] for name in ("training_speed.json", "training_growth.json"))
+    return f"{grid(columns, rows)}\n\nHours of an H200, estimated from speeds: {sources}"
 
 
 def _smaller() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from small_runs import small_study
+from small_runs import images_file, small_study
 from transnet.cli import main
 from transnet.errors import ConfigError
 from transnet.runs.folder import Run
@@ -66,6 +66,21 @@ def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> Non
     for run in runs:
         assert (here.images(run) or 0) * run.passes_per_image == passes[run.kind]
     assert here.left(runs, at_once=4) == pytest.approx(max(here.seconds(run) or 0 for run in runs))
+
+
+def test_other_data_are_estimated_from_runs_of_the_same_network(tmp_path: Path) -> None:
+    alike = {"model": "resnet8-small", "image_size": 8}
+    one = small_study("distilled", **alike)
+    run_study(one, tmp_path / "digits", quiet=True)
+    data = str(images_file(tmp_path / "stripes.npz"))
+    others = plan_runs(small_study("distilled", data=data, **alike), tmp_path / "other")
+    assert {Estimate(others).seconds(run) for run in others} == {None}
+    estimate = Estimate([*plan_runs(one, tmp_path / "digits"), *others])
+    base, t2 = (estimate.seconds(run) for kind in ("base", "t2") for run in others if run.kind == kind)
+    assert base
+    assert t2 == pytest.approx(2 * base)
+    wide = plan_runs(small_study("distilled", data=data, **{**alike, "batch_size": 7}), tmp_path / "wide")
+    assert {Estimate([*estimate.runs, *wide]).seconds(run) for run in wide} == {None}
 
 
 def test_minutes_follow_from_the_epochs_of_a_run_that_is_not_finished(tmp_path: Path) -> None:

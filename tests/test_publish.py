@@ -188,3 +188,13 @@ def test_every_item_of_the_paper_has_a_status() -> None:
         assert one.command
         assert one.minutes or one.status != "not run"
     assert found["table2-imagenette"].status == "not run"
+
+
+def test_another_network_is_in_no_table_of_the_papers_network(results: Path) -> None:
+    write_study(results, "cifar10-fast", CLEAR)
+    write_study(results, "cifar10-fast", {"base": [60.0, 61.0, 62.0]}, folder="cifar10-resnet8", model="resnet8-small")
+    table = studies.beside_paper().splitlines()[0]
+    assert table.count("CIFAR-10") == 1
+    assert "resnet8" not in table
+    assert "### CIFAR-10, recipe `fast`, resnet8-small" in studies.details()
+    assert reproduction.by_series()["cifar10-fast"].folder.name == "cifar10"

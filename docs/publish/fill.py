@@ -47,6 +47,7 @@ TABLES = {
     "reproduction": reproduction.page,
     "what it takes": reproduction.takes,
     "number of heads": how_many.by_number,
+    "heads": how_many.heads,
     "choice of transforms": how_many.by_transform,
     "transforms tried": how_many.tried_transforms,
     "predictors of the number of heads": how_many.predictors,

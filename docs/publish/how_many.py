@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from chosen_settings import option
-from reproduction import kernels_of, minutes
+from reproduction import by_series, kernels_of, minutes
 from source import figure, grid, percent, read
-from studies import Study, studies
+from studies import Study
 from transnet.report import table_format as cells
 from transnet.report.tables import BY_HEADS, accuracies, name_of
 from transnet.study.file import read_study
@@ -19,7 +19,7 @@ Values = Callable[[int], Sequence[float]]  # of the runs with m heads
 
 
 def _study() -> Study:
-    return next(study for study in studies() if study.series.name == SERIES)
+    return by_series()[SERIES]
 
 
 def _longer(m: int) -> str:
@@ -42,10 +42,17 @@ def by_number() -> str:
     return f"{grid(columns, rows)}\n\n{_study().title}."
 
 
+def heads() -> str:
+    """Every head and every subset of heads, as the report has them."""
+    study = _study()
+    table = (study.folder / "tables" / f"{study.series.name}-heads.md").read_text()
+    return f"{table.partition(chr(10))[2].strip()}\n\n{study.title}."
+
+
 def by_transform() -> str:
     """Accuracy of two heads against the second one's transform, at equal training compute."""
     study, rows = _study(), []
-    among = {one.series.name: one for one in studies()}
+    among = by_series()
     for kind, variant in read_study("paper-natural").variants.items():
         transforms = str(variant.options["transforms"])
         if transforms.count(",") != 1:

@@ -221,6 +221,15 @@ def last_layer_alone(study: Study) -> Finding:
 # ------------------------------------------------------------------------------------------------------ what is missing
 
 
+def by_series() -> dict[str, Study]:
+    """The studies of the data sets' own networks; of two with one name, the one with more runs."""
+    return {
+        study.series.name: study
+        for study in sorted(studies(), key=lambda study: len(study.series.all_runs))
+        if study.usual
+    }
+
+
 def minutes(data: str, recipe: str, runs: Mapping[str, int], among: Mapping[str, Study]) -> int:
     """Minutes on an H200 to have so many runs of each kind, from the speeds on file."""
     speed = {(row["model"], row["batch"]): row["passes_per_second"] for row in read("training_speed.json")["speed"]}
@@ -272,7 +281,7 @@ def _proved(key: str, among: Mapping[str, Study]) -> Item:
 
 def items() -> list[Item]:
     """Every table, figure and claim of the paper, with its status."""
-    among = {study.series.name: study for study in studies()}
+    among = by_series()
 
     def part(key: str, what: str, check: Check, data: str = "cifar100") -> Part:
         return judge(what, PAPER["said"][key][1], check, data, among)
@@ -415,7 +424,7 @@ def page() -> str:
 
 def takes() -> str:
     """What the data sets of larger images need: memory, hours and the command."""
-    among, rows = {study.series.name: study for study in studies()}, []
+    among, rows = by_series(), []
     kinds = dict.fromkeys(kind for target in TABLES.values() for kind, _ in LAYOUTS[target].rows)
     paper = [kind for kind in kinds if not kind.startswith("base-")]
     for data in ("imagenette160", *FIVE[2:]):
@@ -435,7 +444,7 @@ def takes() -> str:
 
 def _smaller() -> str:
     """ImageNette at 160 pixels, which is no item of the paper: what its runs gave, or the minutes that they take."""
-    among = {study.series.name: study for study in studies()}
+    among = by_series()
     data, rows = "imagenette160", []
     study = read_study(f"paper-{data}")
     for kind, variant in study.variants.items():

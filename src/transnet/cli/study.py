@@ -79,9 +79,11 @@ def carry_out(
             say(f"transnet: {name} failed: {error}")
             status = 1
         if outcome.stopped:
-            runs = [run for one, folder in studies[i:] for run in plan_runs(one, folder)]
-            seconds = Estimate(runs).left(runs, outcome.at_once)
-            left = "an unknown time" if seconds is None else f"about {duration(seconds)}"
+            runs = list({run.path: run for one, folder in studies[i:] for run in plan_runs(one, folder)}.values())
+            estimate = Estimate(runs)
+            known = [run for run in runs if estimate.seconds(run) is not None]
+            left = f"about {duration(estimate.left(known, outcome.at_once) or 0.0)}" if known else "an unknown time"
+            left += f" and {len(runs) - len(known)} runs of unknown length" if 0 < len(known) < len(runs) else ""
             why = "the time is used up" if outcome.out_of_time else "stopped"
             say(f"transnet: {why}, {left} of training left; everything is saved. The same command continues from here")
             return status if outcome.out_of_time else 1
@@ -132,10 +134,11 @@ def _list_runs(studies: "Sequence[tuple[Study, str]]", on: Literal["here", "ray"
     counts = list(passes.values())
     total = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
     known = [seconds for run in every if (seconds := estimate.seconds(run)) is not None]
-    more = f", and {len(every) - len(known)} runs of unknown length" if known and len(known) < len(every) else ""
     minutes = _minutes(sum(known) if known else None)
-    done = f" ({done} done)" if (done := sum(run.done for run in every)) else ""
-    print(f"{len(every)} runs{done}, {total} training passes, {minutes} minutes left{more}, one run at a time")
+    more = f" and {len(every) - len(known)} runs of unknown length" if 0 < len(known) < len(every) else ""
+    finished = sum(run.done for run in every)
+    print(f"{len(every)} runs, {finished} done, {total} training passes")
+    print(f"{minutes} minutes left{more}, one run at a time")
 
 
 def _minutes(seconds: float | None) -> str:

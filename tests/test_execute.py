@@ -327,11 +327,15 @@ def test_a_queue_that_is_killed_and_continued_from_copies_ends_the_same(tmp_path
     assert queue_resume.ending(out) == expected
 
 
-def test_the_best_variant_on_validation_images_gives_its_options(tmp_path: Path) -> None:
+def test_the_best_variant_on_validation_images_gives_its_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     queue = read_study(queue_resume.write_queue(tmp_path / "files", epochs=1))
     (weights, _), (chosen, _) = queue.queue
     out = tmp_path / "out"
     assert "base-invariance" not in {run.kind for run in plan_runs(chosen, out)}
+    run_study(dataclasses.replace(chosen, variants={"base-invariance": chosen.variants["base-invariance"]}), out)
+    assert "base-invariance is left out" in capsys.readouterr().err
     run_study(weights, out, quiet=True)
     accuracies = {run.kind: Run(run.path).result().val.pruned.accuracy for run in plan_runs(weights, out)}
     (run,) = (run for run in plan_runs(chosen, out) if run.kind == "base-invariance")

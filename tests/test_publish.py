@@ -198,3 +198,10 @@ def test_another_network_is_in_no_table_of_the_papers_network(results: Path) -> 
     assert "resnet8" not in table
     assert "### CIFAR-10, recipe `fast`, resnet8-small" in studies.details()
     assert reproduction.by_series()["cifar10-fast"].folder.name == "cifar10"
+
+
+def test_shorter_training_does_not_count_as_the_recipe(results: Path) -> None:
+    write_study(results, "cifar100-fast", CLEAR, epochs=30)
+    assert not reproduction.by_series()
+    write_study(results, "cifar10-fast", CLEAR)
+    assert list(reproduction.by_series()) == ["cifar10-fast"]

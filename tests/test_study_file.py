@@ -160,7 +160,6 @@ def test_options_are_taken_from_a_study_that_needs_validation_images(tmp_path: P
 
 def test_the_papers_queue_names_a_folder_for_each_data_set(tmp_path: Path) -> None:
     queue = read_study("paper").queue
-    folders = {one.data: out for one, out in queue}
-    assert folders == {"cifar100": "cifar100", "cifar10": "cifar10", "imagenette160": "imagenette160"}
+    assert {out for _, out in queue} == {"cifar100", "cifar10", "cifar10-fast", "imagenette160"}
     names = [run.path for one, out in queue for run in plan_runs(one, tmp_path / out)]
     assert tmp_path / "cifar100" / "runs" / "cifar100-paper-t4-s0" in names

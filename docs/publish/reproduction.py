@@ -222,12 +222,17 @@ def last_layer_alone(study: Study) -> Finding:
 
 
 def by_series() -> dict[str, Study]:
-    """The studies of the data sets' own networks; of two with one name, the one with more runs."""
-    return {
-        study.series.name: study
-        for study in sorted(studies(), key=lambda study: len(study.series.all_runs))
-        if study.usual
-    }
+    """The studies that count: the data set's own network, and the whole recipe. Of two, the one with more runs."""
+    found = sorted(studies(), key=lambda study: len(study.series.all_runs))
+    return {study.series.name: study for study in found if study.usual and _whole_recipe(study)}
+
+
+def _whole_recipe(study: Study) -> bool:
+    """Whether a study has its recipe's epochs, batches and resolution, and all training images."""
+    run = (study.series.of("base") or study.series.all_runs)[0].settings
+    recipe = TrainConfig.for_data(run.data, "", recipe=run.recipe)
+    names = ("epochs", "batch_size", "lr", "image_size", "train_fraction")
+    return all(getattr(run, name) == getattr(recipe, name) for name in names)
 
 
 def minutes(data: str, recipe: str, runs: Mapping[str, int], among: Mapping[str, Study]) -> int:

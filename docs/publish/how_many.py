@@ -67,9 +67,8 @@ def by_transform() -> str:
         rows.append((f"`{transforms}`", len(runs), *row))
     columns = ("transforms", "n", "pruned, flip TTA %", "to baseline, 2× epochs", "both heads, flip TTA %",
                "to baseline, 2× epochs")  # fmt: skip
-    return (
-        f"{grid(columns, rows)}\n\n{study.title}. To run what is missing: `transnet study paper-natural --out results`."
-    )
+    command = "transnet study paper-natural --out results/cifar100"
+    return f"{grid(columns, rows)}\n\n{study.title}. To run what is missing: `{command}`."
 
 
 def tried_transforms() -> str:

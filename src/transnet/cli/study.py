@@ -129,8 +129,8 @@ def _list_runs(studies: "Sequence[tuple[Study, str]]", on: Literal["here", "ray"
             print_table(("run", "epochs", "training passes", "minutes left"), rows, title)
         else:
             print(f"{title}: all {len(runs)} runs are done")
-        for name in study.variants.keys() - decided(study, out).variants.keys():
-            print(f"{study.series}-{name} follows when the study that decides its options is finished")
+        for name in sorted(study.variants.keys() - decided(study, out).variants.keys()):
+            print(f"{study.series}-{name} waits for the study that decides its options")
     counts = list(passes.values())
     total = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
     known = [seconds for run in every if (seconds := estimate.seconds(run)) is not None]

@@ -58,11 +58,8 @@ def run_study(
         write_notes(study, runs, out, failed=())
     except OSError as error:
         raise ConfigError(f"{out} cannot be written ({error.strerror}); give another folder", field="out") from None
-    for name in study.variants.keys() - decided(study, out).variants.keys():
-        say(
-            f"note: {study.series}-{name} is left out: the study that decides its options is not finished",
-            shown=not quiet,
-        )
+    for name in sorted(study.variants.keys() - decided(study, out).variants.keys()):
+        say(f"note: {study.series}-{name} waits for the study that decides its options", shown=not quiet)
     for name in unplanned(out):
         say(f"note: {out}/runs/{name} belongs to no study of this folder", shown=not quiet)
     if on == "ray":

@@ -285,10 +285,11 @@ class _Reader:
         own = {key: value for key, value in given.items() if key in _OPTIONS}
         seeds = self.seeds(at, table.get("seeds", before.seeds))
         best_of = self.read_other((*at, "best_of"), table["best_of"]) if "best_of" in table else before.best_of
-        if best_of and not all(
-            {**best_of.train, **one.options}.get("val_fraction") for one in best_of.variants.values()
+        candidates = best_of.variants.values() if best_of else ()
+        if best_of and not (
+            candidates and all({**best_of.train, **one.options}.get("val_fraction") for one in candidates)
         ):
-            raise self.error((*at, "best_of"), f"best_of: {best_of.file} needs a val_fraction for every variant")
+            raise self.error((*at, "best_of"), f"best_of: {best_of.file} needs variants, each with a val_fraction")
         return Variant(before.name, {**before.options, **own}, table.get("times", before.times), seeds, best_of)
 
     def seeds(self, at: Keys, given: int | Sequence[int]) -> tuple[int, ...]:

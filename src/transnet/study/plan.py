@@ -91,7 +91,7 @@ def decided(study: Study, out: str | Path) -> Study:
 def _with_best(study: Study, variant: Variant, out: str | Path) -> Variant | None:
     if variant.best_of is None:
         return variant
-    runs = plan_runs(replace(variant.best_of, data=variant.best_of.data or study.data), out)
+    runs = plan_runs(replace(variant.best_of, data=study.data), out)
     if not runs or not all(Run(run.path).finished for run in runs):
         return None
     accuracies: dict[str, list[float]] = {}

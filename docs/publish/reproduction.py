@@ -438,13 +438,13 @@ def takes() -> str:
                  for name, each in {"paper": paper, "all": kinds, "base": ["base"]}.items()}  # fmt: skip
         rows.append((
             f"`{data}`", f"{about['images']:,}", f"{about['images'] * height * width * 3 / 2**30:.1f}",
-            f"{hours['base'] / NEEDED:.1f}", f"{hours['paper']:.0f}", f"{hours['all']:.0f}",
+            f"{60 * hours['base'] / NEEDED:.0f}", f"{hours['paper']:.0f}", f"{hours['all']:.0f}",
             f"`transnet reproduce all --data {data} --recipe paper --seeds 3 --out results/{data}`",
         ))  # fmt: skip
-    columns = ("data", "training images", "GB of memory, decoded", "hours, one baseline",
+    columns = ("data", "training images", "GB of memory, decoded", "minutes, one baseline",
                "hours, the paper's Tables 2–4", "hours, with the longer baselines", "command")  # fmt: skip
     sources = " ".join(read(name)["origin"] for name in ("training_speed.json", "training_growth.json"))
-    return f"{grid(columns, rows)}\n\nHours of an H200, estimated from speeds: {sources}"
+    return f"{grid(columns, rows)}\n\nTime on an H200, estimated from speeds: {sources}"
 
 
 def _smaller() -> str:

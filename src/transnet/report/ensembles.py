@@ -152,7 +152,7 @@ def _table(points: Points, series: Series) -> Table:
         f"2 {name_of(curve.kind, curve.part)}" for name, curve in CURVES.items()
         if len(series.of(curve.kind)) > 1 and not any(of == name and m > curve.instances for of, m in points)
     ]  # fmt: skip
-    note = f"Left out, because no two runs of a block have predictions: {', '.join(absent)}." if absent else ""
+    note = f"Left out, because no two runs of a block have predictions: {'; '.join(absent)}." if absent else ""
     return Table("ensembles", columns, rows, {"missing": note})
 
 

@@ -1,5 +1,6 @@
 """The benchmarks in results/*.json, as tables."""
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -168,8 +169,8 @@ def not_wrapped() -> str:
 
 
 def files() -> str:
-    names = [path.name for path in sorted(RESULTS.glob("*.json")) if path.name != "reproduction.json"]
-    found = {name: read(name) for name in names}
+    paths = sorted(RESULTS.glob("*.json"))
+    found = {path.name: read(path.name) for path in paths if "device" in json.loads(path.read_text())}
     rows = [(link(name), f"`{one['command']}`", one["commit"], one["device"]) for name, one in found.items()]
     return grid(("file", "command", "commit", "device"), rows)
 

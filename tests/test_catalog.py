@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 import torchvision.datasets
 
-from data_files import class_folder, noise
-from transnet.data import open_data
+from data_files import class_folder, encoded, noise
+from transnet.cli import main
+from transnet.data import catalog, open_data
 from transnet.data.catalog import DATASETS, fetch, fetch_folder, needs_download, wordnet_classes
 from transnet.data.pixels import Geometry
 from transnet.errors import DataError
+from transnet.runs.folder import Run
 
 
 @pytest.fixture(autouse=True)
@@ -258,6 +260,52 @@ def archive(path: Path, names: dict[str, bytes]) -> tuple[str]:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return (md5(path.read_bytes()),)
+
+
+def photograph(seed: int) -> bytes:
+    return encoded(noise(seed, 40, 30), "JPEG")
+
+
+def test_imagewoof_is_downloaded_trained_on_and_evaluated(
+    server: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wnids = list(wordnet_classes("imagewoof"))
+    files = {"imagewoof2-320/noisy_imagewoof.csv": b"path,noisy_labels_0\n"}  # the published archive has it
+    for c, wnid in enumerate(wnids):
+        for i, part in enumerate(("train", "train", "val")):
+            files[f"imagewoof2-320/{part}/{wnid}/{wnid}_{i}.JPEG"] = photograph(10 * c + i)
+    digest = archive(tmp_path / "www" / "imagewoof2-320.tgz", files)
+    monkeypatch.setattr(catalog, "IMAGEWOOF", (f"{server}/imagewoof2-320.tgz", digest))
+    out = tmp_path / "run"
+    words = (
+        "train imagewoof --model resnet8-small --image-size 16 --epochs 1 --batch-size 8 --device cpu --no-tensorboard"
+    )
+    assert main([*words.split(), "--out", str(out)]) == 0
+    (tmp_path / "www" / "imagewoof2-320.tgz").unlink()
+    data = Run(out).settings().data
+    assert (data.sizes.train, data.sizes.test, data.classes[0]) == (20, 10, "Shih-Tzu")
+    assert main(["evaluate", str(out), "--device", "cpu"]) == 0
+    image = root / "imagewoof2-320" / "val" / wnids[0] / f"{wnids[0]}_2.JPEG"
+    assert main(["predict", str(out), str(image)]) == 0
+    assert "JPEG" in capsys.readouterr().out
+    assert not needs_download("imagewoof")
+
+
+def test_imagenet200_is_trained_on_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for c, wnid in enumerate((*wordnet_classes("imagenet200"), "n01440764")):  # one class that is not used
+        for part in ("train", "val"):
+            folder = tmp_path / "ILSVRC" / part / wnid
+            folder.mkdir(parents=True)
+            (folder / f"{wnid}_1.JPEG").write_bytes(photograph(c))
+    monkeypatch.setenv("TRANSNET_IMAGENET", str(tmp_path / "ILSVRC"))
+    out = tmp_path / "run"
+    words = (
+        "train imagenet200 --model resnet8-small --image-size 8 --recipe paper --epochs 1 --device cpu --no-tensorboard"
+    )
+    assert main([*words.split(), "--out", str(out)]) == 0
+    run = Run(out).settings()
+    assert (run.data.sizes.train, run.data.sizes.test, run.train.batch_size) == (200, 200, 128)
+    assert main(["evaluate", str(out), "--device", "cpu"]) == 0
 
 
 def unpack(folder: Path, digest: tuple[str]) -> Path:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from small_runs import small_study
+from small_runs import images_file, small_study
 from transnet.cli import main
 from transnet.errors import ConfigError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
-from transnet.study.estimate import Budget, Estimate, read_duration, training_passes
+from transnet.study.estimate import Budget, Estimate, read_duration
 from transnet.study.execute import run_study
 from transnet.study.plan import plan_runs
 from transnet.study.results import read_runs
@@ -50,7 +50,8 @@ def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> Non
     one = small_study("distilled")
     planned = plan_runs(one, tmp_path)
     assert {Estimate(planned).seconds(run) for run in planned} == {None}
-    passes = dict(zip((run.kind for run in planned), training_passes(planned), strict=True))
+    estimate = Estimate(planned)
+    passes = {run.kind: (estimate.images(run) or 0) * run.passes_per_image for run in planned}
     assert run_study(one, tmp_path, quiet=True).failed == {}
     runs = plan_runs(small_study("distilled", seeds=2), tmp_path)
     here, elsewhere = Estimate(runs, "CPU, 3 threads"), Estimate(runs, "some GPU")
@@ -62,8 +63,24 @@ def test_minutes_follow_from_finished_runs_on_this_device(tmp_path: Path) -> Non
             finished = Run(tmp_path / "runs" / f"digits-fast-{run.kind}-s0").result()
             assert here.seconds(run) == pytest.approx(finished.seconds)
             assert elsewhere.seconds(run)  # by the epochs of runs on any device
-    assert training_passes(runs) == [passes[run.kind] for run in runs]
+    for run in runs:
+        assert (here.images(run) or 0) * run.passes_per_image == passes[run.kind]
     assert here.left(runs, at_once=4) == pytest.approx(max(here.seconds(run) or 0 for run in runs))
+
+
+def test_other_data_are_estimated_from_runs_of_the_same_network(tmp_path: Path) -> None:
+    alike = {"model": "resnet8-small", "image_size": 8}
+    one = small_study("distilled", **alike)
+    run_study(one, tmp_path / "digits", quiet=True)
+    data = str(images_file(tmp_path / "stripes.npz"))
+    others = plan_runs(small_study("distilled", data=data, **alike), tmp_path / "other")
+    assert {Estimate(others).seconds(run) for run in others} == {None}
+    estimate = Estimate([*plan_runs(one, tmp_path / "digits"), *others])
+    base, t2 = (estimate.seconds(run) for kind in ("base", "t2") for run in others if run.kind == kind)
+    assert base
+    assert t2 == pytest.approx(2 * base)
+    wide = plan_runs(small_study("distilled", data=data, **{**alike, "batch_size": 7}), tmp_path / "wide")
+    assert {Estimate([*estimate.runs, *wide]).seconds(run) for run in wide} == {None}
 
 
 def test_minutes_follow_from_the_epochs_of_a_run_that_is_not_finished(tmp_path: Path) -> None:

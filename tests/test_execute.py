@@ -22,9 +22,13 @@ from transnet.errors import ConfigError, DataError
 from transnet.runs.folder import Run
 from transnet.runs.records import EpochEntry
 from transnet.study.execute import execute, run_study
+from transnet.study.file import read_study
 from transnet.study.local import Ended, LocalProcesses
 from transnet.study.plan import PlannedRun, plan_runs
 from transnet.study.results import read_runs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import queue_resume  # type: ignore[import-not-found]
 
 
 def scores(path: Path) -> Any:
@@ -311,3 +315,30 @@ def test_processes_that_decode_a_runs_images_import_torch_once(tmp_path: Path) -
     # In the program, in the server that the runs come from and, where Python wants one, in the workers' own.
     most = 3 if multiprocessing.get_all_start_methods()[0] == "forkserver" else 2
     assert len(re.findall(r"\| +torch$", done.stderr + log.read_text(), re.MULTILINE)) <= most
+
+
+def test_a_queue_that_is_killed_and_continued_from_copies_ends_the_same(tmp_path: Path) -> None:
+    queue = queue_resume.write_queue(tmp_path / "files", epochs=3)
+    assert queue_resume.start(queue, tmp_path / "calm").wait() == 0
+    expected = queue_resume.ending(tmp_path / "calm")
+    assert sum(name.endswith("model.safetensors") for name in expected) == 5
+    end, out = queue_resume.disturbed(queue, tmp_path / "killed", [4.0, 9.0])
+    assert end["status"] == 0, end["errors"]
+    assert queue_resume.ending(out) == expected
+
+
+def test_the_best_variant_on_validation_images_gives_its_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = read_study(queue_resume.write_queue(tmp_path / "files", epochs=1))
+    (weights, _), (chosen, _) = queue.queue
+    out = tmp_path / "out"
+    assert "base-invariance" not in {run.kind for run in plan_runs(chosen, out)}
+    run_study(dataclasses.replace(chosen, variants={"base-invariance": chosen.variants["base-invariance"]}), out)
+    assert "base-invariance waits for" in capsys.readouterr().err
+    run_study(weights, out, quiet=True)
+    accuracies = {run.kind: Run(run.path).result().val.pruned.accuracy for run in plan_runs(weights, out)}
+    (run,) = (run for run in plan_runs(chosen, out) if run.kind == "base-invariance")
+    best = weights.variants[max(accuracies, key=lambda kind: accuracies[kind])]
+    assert run.config.invariance_weight == best.options["invariance_weight"]
+    assert run.config.val_fraction == 0

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "publish"))
 import benchmark_tables  # type: ignore[import-not-found]
 import chosen_settings  # type: ignore[import-not-found]
 import fill  # type: ignore[import-not-found]
+import reproduction  # type: ignore[import-not-found]
 import studies  # type: ignore[import-not-found]
 
 ALL = {**CLEAR, "base-x3": [78.1, 78.0, 78.4], "t2-taught": [80.0, 80.1, 80.3]}
@@ -124,3 +125,83 @@ def test_the_demos_table_has_intervals_if_there_are_seeds(results: Path, seeds: 
 def test_candidates_are_named_as_options() -> None:
     assert chosen_settings.option("r0,m3 taught 1 bn-separate") == "`r0,m3 --distillation 1 --bn separate`"
     assert chosen_settings.option("base-long") == "baseline"
+
+
+# ------------------------------------------------------------------------------------------------- the paper's status
+
+
+def parts(results: Path, name: str, values: dict[str, list[float]]) -> dict[str, tuple[str, str]]:
+    """Status and reason of Table 2's rows, from made-up runs of one series."""
+    write_study(results, name, values)
+    found = {study.series.name: study for study in studies.studies()}
+    checks = {kind: reproduction.table_row(kind, "pruned", "cifar100") for kind in ("t2", "t3")}
+    judged = {kind: reproduction.judge(kind, "", check, "cifar100", found) for kind, check in checks.items()}
+    return {kind: (part.status, part.why) for kind, part in judged.items()}
+
+
+GAINS = {"base": [76.0, 76.2, 76.4], "t2": [78.8, 79.0, 79.2], "t3": [76.0, 76.1, 76.2]}  # the paper: +2.77 and +2.52
+
+
+def test_a_row_reproduces_within_two_combined_standard_errors(results: Path) -> None:
+    found = parts(results, "cifar100-paper", GAINS)
+    assert found["t2"] == ("reproduced", "recipe `paper`, n = 3")
+    assert found["t3"][0] == "not reproduced"
+
+
+def test_recipe_fast_gives_another_status(results: Path) -> None:
+    found = parts(results, "cifar100-fast", GAINS)
+    assert found["t2"][0] == "reproduced with another recipe"
+    assert found["t3"][0] == "not reproduced"
+
+
+def test_two_seeds_are_not_run_with_a_note(results: Path) -> None:
+    found = parts(results, "cifar100-paper", {kind: values[:2] for kind, values in GAINS.items()})
+    assert found["t2"][0] == "not run"
+    assert "n = 2: +2.80" in found["t2"][1]
+
+
+def test_the_papers_recipe_decides_before_recipe_fast(results: Path) -> None:
+    write_study(results, "cifar100-fast", {**GAINS, "t2": [76.0, 76.1, 76.2]})
+    found = parts(results, "cifar100-paper", GAINS)
+    assert found["t2"][0] == "reproduced"
+    assert "recipe `fast`, n = 3: −0.10 ± 0.13, which disagrees" in found["t2"][1]
+
+
+def test_an_item_has_the_status_of_its_weakest_part() -> None:
+    def part(status: str) -> Any:
+        return reproduction.Part("a row", "", status, "", "")
+
+    for statuses, weakest in (
+        (["reproduced", "not run"], "not run"),
+        (["not run", "not reproduced"], "not reproduced"),
+    ):
+        assert reproduction.item("x", [part(status) for status in statuses], 0, "").status == weakest
+
+
+def test_every_item_of_the_paper_has_a_status() -> None:
+    found = {one.id: one for one in reproduction.items()}
+    tables = {f"table{i}-{data}" for i in (2, 3, 4) for data in reproduction.FIVE}
+    assert tables | {f"fig3-{data}" for data in reproduction.FIVE} | {"fig4", "fig5", "fig6"} < set(found)
+    assert len(found) == 36
+    for one in found.values():
+        assert one.status in reproduction.STATUSES
+        assert one.command
+        assert one.minutes or one.status != "not run"
+    assert found["table2-imagenette"].status == "not run"
+
+
+def test_another_network_is_in_no_table_of_the_papers_network(results: Path) -> None:
+    write_study(results, "cifar10-fast", CLEAR)
+    write_study(results, "cifar10-fast", {"base": [60.0, 61.0, 62.0]}, folder="cifar10-resnet8", model="resnet8-small")
+    table = studies.beside_paper().splitlines()[0]
+    assert table.count("CIFAR-10") == 1
+    assert "resnet8" not in table
+    assert "### CIFAR-10, recipe `fast`, resnet8-small" in studies.details()
+    assert reproduction.by_series()["cifar10-fast"].folder.name == "cifar10"
+
+
+def test_shorter_training_does_not_count_as_the_recipe(results: Path) -> None:
+    write_study(results, "cifar100-fast", CLEAR, epochs=30)
+    assert not reproduction.by_series()
+    write_study(results, "cifar10-fast", CLEAR)
+    assert list(reproduction.by_series()) == ["cifar10-fast"]

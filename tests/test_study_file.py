@@ -74,7 +74,8 @@ def test_a_queue_names_files_and_their_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", builtin_names())
 def test_every_built_in_study_can_be_planned(name: str, tmp_path: Path) -> None:
     study = read_study(name)
-    assert plan_runs(study.changed(data=study.data or "cifar100"), tmp_path)
+    for one in [one for one, _ in study.queue] or [study]:
+        assert plan_runs(one.changed(data=one.data or "cifar100"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -144,3 +145,21 @@ def test_sources_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     for source in ("unheard-of", tmp_path / "no.toml", tmp_path / "folder.toml", tmp_path / "bytes.toml"):
         with pytest.raises(FileError, match=Path(source).name):
             read_study(source)
+
+
+def test_options_are_taken_from_a_study_that_needs_validation_images(tmp_path: Path) -> None:
+    weights = "[train]\nval_fraction = 0.1\n[variants.a]\nlr = 0.1\n"
+    chosen = '[variants.best]\nbest_of = "weights.toml"\n'
+    write(tmp_path / "weights.toml", weights)
+    study = read_study(write(tmp_path / "x.toml", chosen))
+    assert study.variants["best"].best_of == read_study(tmp_path / "weights.toml")
+    write(tmp_path / "weights.toml", weights.replace("val_fraction = 0.1", ""))
+    with pytest.raises(ConfigError, match=r"x\.toml, line 2: best_of: .*val_fraction"):
+        read_study(tmp_path / "x.toml")
+
+
+def test_the_papers_queue_names_a_folder_for_each_data_set(tmp_path: Path) -> None:
+    queue = read_study("paper").queue
+    assert {out for _, out in queue} == {"cifar100", "cifar10", "cifar10-fast", "imagenette160"}
+    names = [run.path for one, out in queue for run in plan_runs(one, tmp_path / out)]
+    assert tmp_path / "cifar100" / "runs" / "cifar100-paper-t4-s0" in names

@@ -79,6 +79,15 @@ def kill_and_resume() -> str:
     )
 
 
+def queue_killed() -> str:
+    found = read("queue_resume.json")
+    return (
+        f"{found['same']} of {found['repetitions']} queues, killed {found['kills']} times in all, ended like an "
+        f"undisturbed one: {found['files']} files of weights, predictions, results, curves and tables are equal, bit "
+        f"for bit. {found['origin']}"
+    )
+
+
 def speed() -> str:
     found, growth = read("training_speed.json"), read("training_growth.json")
     columns = ("model", "heads", "batch", "images", "seconds per epoch", "passes per second", "bare step", "overhead")
@@ -159,7 +168,8 @@ def not_wrapped() -> str:
 
 
 def files() -> str:
-    found = {path.name: read(path.name) for path in sorted(RESULTS.glob("*.json"))}
+    names = [path.name for path in sorted(RESULTS.glob("*.json")) if path.name != "reproduction.json"]
+    found = {name: read(name) for name in names}
     rows = [(link(name), f"`{one['command']}`", one["commit"], one["device"]) for name, one in found.items()]
     return grid(("file", "command", "commit", "device"), rows)
 

@@ -1,4 +1,5 @@
-"""Write the figures of results/ into README.md and docs/, between markers.
+"""Write the figures of results/ into README.md and docs/, between markers, and the paper's status into
+results/reproduction.json.
 
     python docs/publish/fill.py            fill in
     python docs/publish/fill.py --check    only check that pages and results agree
@@ -9,6 +10,7 @@ A page marks the place of a table, one of `TABLES`, and has the sentences around
     <!-- end -->
 """
 
+import json
 import re
 import sys
 from functools import partial
@@ -16,8 +18,10 @@ from pathlib import Path
 
 import benchmark_tables
 import chosen_settings
+import how_many
+import reproduction
 import studies
-from source import ROOT
+from source import RESULTS, ROOT
 
 MARKED = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 TABLES = {
@@ -38,9 +42,17 @@ TABLES = {
     "fold cost": benchmark_tables.fold_cost,
     "prediction cost": benchmark_tables.prediction_cost,
     "kill and resume": benchmark_tables.kill_and_resume,
+    "queue killed": benchmark_tables.queue_killed,
     "errors": benchmark_tables.fold_errors,
     "folds": benchmark_tables.folds,
     "refused": benchmark_tables.refused,
+    "reproduction": reproduction.page,
+    "what it takes": reproduction.takes,
+    "number of heads": how_many.by_number,
+    "heads": how_many.heads,
+    "choice of transforms": how_many.by_transform,
+    "transforms tried": how_many.tried_transforms,
+    "predictors of the number of heads": how_many.predictors,
     "tutorial times": benchmark_tables.tutorial_times,
     "files": benchmark_tables.files,
     **{f"tutorial {command}": partial(benchmark_tables.printed, command) for command in benchmark_tables.TUTORIAL},
@@ -64,7 +76,9 @@ def filled(page: Path) -> str:
 
 def main() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    outdated = {page: text for page in pages if (text := filled(page)) != page.read_text()}
+    texts = {page: filled(page) for page in pages}
+    texts[RESULTS / "reproduction.json"] = json.dumps(reproduction.content(), indent=1, ensure_ascii=False) + "\n"
+    outdated = {path: text for path, text in texts.items() if not path.exists() or path.read_text() != text}
     if "--check" not in sys.argv[1:]:
         for page, text in outdated.items():
             page.write_text(text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from source import RESULTS, counted, figure, grid, link, made_with
+from transnet.data.catalog import DATASETS
 from transnet.report import table_format as cells
 from transnet.report.page import facts
 from transnet.report.tables import accuracies, differences_table, rows_of
@@ -21,7 +22,7 @@ TITLES = {
     "digits-fast": "scikit-learn's digits, recipe `fast`",
 }
 REPORT_TABLES = ("pruned", "full", "unmirrored", "ablation", "ensembles", "generalization", "invariance",
-                 "invariance_layers", "invariance_steps", "taught", "differences")  # fmt: skip
+                 "invariance_layers", "invariance_steps", "taught", "heads", "differences")  # fmt: skip
 
 
 class Study(NamedTuple):
@@ -30,6 +31,12 @@ class Study(NamedTuple):
     series: Series
     folder: Path
     title: str
+
+    @property
+    def usual(self) -> bool:
+        """Whether it has the data set's own network. Others are in no table with it."""
+        named = DATASETS.get(self.series.data)
+        return named is None or self.series.first.settings.model == named.model
 
 
 def _origin(study: Study) -> str:
@@ -42,7 +49,10 @@ def studies() -> list[Study]:
     series = [(one, path.parent) for path in sorted(RESULTS.glob("*/runs")) for one in read_runs(path.parent)]
     order = {name: i for i, name in enumerate(TITLES)}
     series.sort(key=lambda pair: (order.get(pair[0].name, len(order)), pair[0].name))
-    return [Study(one, folder, TITLES.get(one.name, one.name)) for one, folder in series]
+    found = [Study(one, folder, TITLES.get(one.name, one.name)) for one, folder in series]
+    return [
+        one if one.usual else one._replace(title=f"{one.title}, {one.series.first.settings.model}") for one in found
+    ]
 
 
 def _main_study() -> Study:
@@ -92,7 +102,7 @@ def image_alone() -> str:
 def beside_paper() -> str:
     """Every study by the paper's test, with the paper's own numbers in parentheses."""
     columns, rows = ["model"], {name: [name] for name in ("baseline", "PT2", "T2", "PT3", "T3", "PT4", "T4")}
-    for study in studies():
+    for study in (one for one in studies() if one.usual):
         found = {row.name: row for key in ("pruned", "full") for row in rows_of(study.series, key) if row.name in rows}
         sizes = sorted({len(row.accuracies) for row in found.values()})
         columns.append(f"{study.title}, {counted(sizes[0])}" + "".join(f" or {size}" for size in sizes[1:]))
@@ -100,7 +110,7 @@ def beside_paper() -> str:
             row = found.get(name)
             paper = f" ({cells.with_error(*row.paper).text})" if row and row.paper else ""
             cell.append(figure(row.accuracies) + paper if row else "–")
-    origins = "; ".join(f"{study.title}: {_origin(study)}" for study in studies())
+    origins = "; ".join(f"{study.title}: {_origin(study)}" for study in studies() if study.usual)
     return f"{grid(columns, list(rows.values()))}\n\n{origins}."
 
 

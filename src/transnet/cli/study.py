@@ -55,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     studies = [(one.changed(data=options.data, seeds=options.seeds), out) for one, out in studies]
     budget = Budget(read_duration(options.budget)) if options.budget is not None else None
     if options.dry_run:
-        for one, out in studies:
-            _list_runs(one, out, options.on)
+        _list_runs(studies, options.on)
         return 0
     return carry_out(studies, on=options.on, budget=budget)
 
@@ -80,9 +79,11 @@ def carry_out(
             say(f"transnet: {name} failed: {error}")
             status = 1
         if outcome.stopped:
-            runs = [run for one, folder in studies[i:] for run in plan_runs(one, folder)]
-            seconds = Estimate(runs).left(runs, outcome.at_once)
-            left = "an unknown time" if seconds is None else f"about {duration(seconds)}"
+            runs = list({run.path: run for one, folder in studies[i:] for run in plan_runs(one, folder)}.values())
+            estimate = Estimate(runs)
+            known = [run for run in runs if estimate.seconds(run) is not None]
+            left = f"about {duration(estimate.left(known, outcome.at_once) or 0.0)}" if known else "an unknown time"
+            left += f" and {len(runs) - len(known)} runs of unknown length" if 0 < len(known) < len(runs) else ""
             why = "the time is used up" if outcome.out_of_time else "stopped"
             say(f"transnet: {why}, {left} of training left; everything is saved. The same command continues from here")
             return status if outcome.out_of_time else 1
@@ -107,25 +108,37 @@ def _report(study: "Study", out: str) -> None:
         print(write_report(out))
 
 
-def _list_runs(study: "Study", out: str, on: Literal["here", "ray"]) -> None:
-    from transnet.study.estimate import Estimate, training_passes
+def _list_runs(studies: "Sequence[tuple[Study, str]]", on: Literal["here", "ray"]) -> None:
+    from transnet.study.estimate import Estimate
     from transnet.study.execute import plan_and_check
+    from transnet.study.plan import decided
 
-    runs = plan_and_check(study, out, on)
-    estimate, passes = Estimate(runs), training_passes(runs)
-    rows = [
-        (
-            run.name,
-            f"{run.epochs_done} of {run.config.epochs}" if run.epochs_done else str(run.config.epochs),
-            f"{run.passes_per_image} per image" if count is None else f"{count:,}",
-            "done" if run.done else _minutes(estimate.seconds(run)),
-        )
-        for run, count in zip(runs, passes, strict=True)
-    ]
-    print_table(("run", "epochs", "training passes", "minutes left"), rows, f"{study.series} in {out}")
-    total = "unknown" if None in passes else f"{sum(count or 0 for count in passes):,}"
-    minutes = _minutes(estimate.left(runs, at_once=1))
-    print(f"{len(runs)} runs, {total} training passes, {minutes} minutes left, one run at a time")
+    planned = [plan_and_check(study, out, on) for study, out in studies]
+    every = list({run.path: run for runs in planned for run in runs}.values())  # studies may share runs
+    estimate = Estimate(every)
+    passes = {run.path: None if (n := estimate.images(run)) is None else n * run.passes_per_image for run in every}
+    for (study, out), runs in zip(studies, planned, strict=True):
+        rows = []
+        for run in (run for run in runs if len(studies) == 1 or not run.done):
+            epochs = f"{run.epochs_done} of {run.config.epochs}" if run.epochs_done else str(run.config.epochs)
+            count = passes[run.path]
+            shown = f"{run.passes_per_image} per image" if count is None else f"{count:,}"
+            rows.append((run.name, epochs, shown, "done" if run.done else _minutes(estimate.seconds(run))))
+        title = f"{study.file.removesuffix('.toml')}: {study.series} in {out}"
+        if rows:
+            print_table(("run", "epochs", "training passes", "minutes left"), rows, title)
+        else:
+            print(f"{title}: all {len(runs)} runs are done")
+        for name in sorted(study.variants.keys() - decided(study, out).variants.keys()):
+            print(f"{study.series}-{name} waits for the study that decides its options")
+    counts = list(passes.values())
+    total = "unknown" if None in counts else f"{sum(count or 0 for count in counts):,}"
+    known = [seconds for run in every if (seconds := estimate.seconds(run)) is not None]
+    minutes = _minutes(sum(known) if known else None)
+    more = f" and {len(every) - len(known)} runs of unknown length" if 0 < len(known) < len(every) else ""
+    finished = sum(run.done for run in every)
+    print(f"{len(every)} runs, {finished} done, {total} training passes")
+    print(f"{minutes} minutes left{more}, one run at a time")
 
 
 def _minutes(seconds: float | None) -> str:

@@ -30,6 +30,11 @@ from transnet.data.source import Source
 from transnet.errors import DataError
 
 _TIMEOUT = 15  # seconds without a byte of a download
+# torchvision has no class for ImageWoof. The archive was packed a second time once: both editions are in use.
+IMAGEWOOF = (
+    "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz",
+    ("0f46d997ec2264e97609196c95897a44", "af65be7963816efa949fa3c3b4947740"),
+)
 
 
 @dataclass(frozen=True)
@@ -167,10 +172,7 @@ def _imagenette(size: str, progress: bool) -> Source:
 
 
 def _imagewoof(progress: bool) -> Source:
-    # torchvision has no class for it. The archive was packed a second time once: both editions are in use.
-    url = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
-    md5 = ("0f46d997ec2264e97609196c95897a44", "af65be7963816efa949fa3c3b4947740")
-    folder = fetch_folder(url, md5, "imagewoof2-320", data_folder(), progress=progress)
+    folder = fetch_folder(*IMAGEWOOF, "imagewoof2-320", data_folder(), progress=progress)
     return _wordnet_folder(folder, wordnet_classes("imagewoof"))
 
 

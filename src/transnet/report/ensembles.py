@@ -1,6 +1,7 @@
 """Fig. 3: accuracy against the number of instances that are processed to classify an image.
 
-m baselines, m pruned T2, and one Tm with all its heads each take m passes. Ensembles of one size share no network, so
+m baselines, m pruned T2, and one Tm with all its heads each take m passes. Several full networks, Tm × k, are in the
+table beside as many baselines as they take training passes. Ensembles of one size share no network, so
 that the standard error is one of independent values. They are formed within blocks of four seeds (0…3, 4…7, …):
 further seeds add ensembles and change none.
 """
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +20,31 @@ from transnet.report import table_format as cells
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.plot_style import Figure
 from transnet.report.table_format import Table
-from transnet.report.tables import BY_HEADS
+from transnet.report.tables import BY_HEADS, LONGER, name_of
 from transnet.runs.records import Score
 from transnet.study.results import FinishedRun, Series
 from transnet.train.evaluate import ensemble_score
 
 BLOCK = 4
+
+
+class Curve(NamedTuple):
+    """Ensembles of one kind of network: instances per member, and its training passes in those of a baseline."""
+
+    kind: str
+    part: str
+    instances: int = 1
+    training: int = 1
+    smallest: int = 2
+
+
+# A single full network is the curve Tm.
+CURVES = {
+    "base": Curve("base", "pruned", smallest=1),
+    "PT2": Curve("t2", "pruned", training=2, smallest=1),
+    **{name_of(kind, "full"): Curve(kind, "full", m, m) for m, kind in enumerate(BY_HEADS[1:], 2)},
+    **{kind: Curve(kind, "pruned", training=m) for m, kind in enumerate(LONGER, 2)},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +57,7 @@ class EnsembleScore(Score):
     error_auroc: float | None = None
 
 
-Points = dict[tuple[str, int], list[EnsembleScore]]  # by curve (base, PT2 or Tm) and size
+Points = dict[tuple[str, int], list[EnsembleScore]]  # by curve (Tm or one of `CURVES`) and instances
 
 
 def ensemble_figures(series: Series, folder: Path, cache: MeasurementCache) -> list[Figure]:
@@ -45,7 +66,7 @@ def ensemble_figures(series: Series, folder: Path, cache: MeasurementCache) -> l
     measured = any(score.calibration_error is not None for scores in points.values() for score in scores)
     if not measured or all(size == 1 for _, size in points):
         return []
-    return [Figure("figure_3", draw_ensembles(points, series, folder), [_table(points)])]
+    return [Figure("figure_3", draw_ensembles(points, series, folder), [_table(points, series)])]
 
 
 def measure_ensembles(series: Series, cache: MeasurementCache) -> Points:
@@ -53,7 +74,7 @@ def measure_ensembles(series: Series, cache: MeasurementCache) -> Points:
     points: Points = {}
     for curve, size, runs in _ensembles_of(series):
         name = f"{curve}: {' + '.join(run.name for run in runs)}"
-        part = "full" if curve == "Tm" else "pruned"
+        part = "full" if curve == "Tm" else CURVES[curve].part
         score = cache.get(EnsembleScore, name, runs, partial(_score, part, runs))
         if score is None and len(runs) == 1:
             score = _ensemble_score(runs[0].score(part))
@@ -63,17 +84,24 @@ def measure_ensembles(series: Series, cache: MeasurementCache) -> Points:
 
 
 def _ensembles_of(series: Series) -> Iterator[tuple[str, int, list[FinishedRun]]]:
-    """Curve, size and networks of each ensemble, curve by curve, the smallest first."""
-    for curve, kind in (("base", "base"), ("PT2", "t2")):
-        runs = {run.seed: run for run in series.of(kind)}
-        for size in range(1, BLOCK + 1):
-            for block in range(0, max(runs, default=-1) + 1, BLOCK):
-                for start in range(block, block + BLOCK - size + 1, size):
-                    members = [runs[seed] for seed in range(start, start + size) if seed in runs]
-                    if len(members) == size:
-                        yield curve, size, members
-    for m, kind in enumerate(BY_HEADS, 1):
-        yield from (("Tm", m, [run]) for run in series.of(kind))
+    """Curve, instances and networks of each ensemble, curve by curve, the smallest first."""
+    single = [("Tm", m, [run]) for m, kind in enumerate(BY_HEADS, 1) for run in series.of(kind)]
+    for name, curve in CURVES.items():
+        if name == "T2":  # after the paper's curves
+            yield from single
+        for members in _members(series.of(curve.kind), curve.smallest):
+            yield name, curve.instances * len(members), members
+
+
+def _members(given: Sequence[FinishedRun], smallest: int) -> Iterator[list[FinishedRun]]:
+    """The runs of each ensemble of at least ``smallest`` networks."""
+    runs = {run.seed: run for run in given}
+    for size in range(smallest, BLOCK + 1):
+        for block in range(0, max(runs, default=-1) + 1, BLOCK):
+            for start in range(block, block + BLOCK - size + 1, size):
+                members = [runs[seed] for seed in range(start, start + size) if seed in runs]
+                if len(members) == size:
+                    yield members
 
 
 def _score(part: str, runs: Sequence[FinishedRun]) -> EnsembleScore | None:
@@ -101,34 +129,45 @@ def _values(scores: Sequence[EnsembleScore], name: str, factor: int = 1) -> list
     return [factor * value for score in scores if (value := getattr(score, name)) is not None]
 
 
-def _table(points: Points) -> Table:
+def _table(points: Points, series: Series) -> Table:
     rows = []
-    for (curve, m), scores in points.items():
-        names = {"base": f"{m} baseline{'s' * (m > 1)}", "PT2": f"{m} PT2"}
+    for (name, m), scores in points.items():
+        shown, training = f"one T{m}" if m > 1 else "one baseline, as T1", m
+        if curve := CURVES.get(name):
+            k = m // curve.instances
+            shown = f"{k} {name_of(curve.kind, curve.part)}{'s' * (name == 'base' and k > 1)}"
+            training = k * curve.training
         rows.append([
-            cells.plain(names.get(curve, f"one T{m}" if m > 1 else "one baseline, as T1")), cells.plain(m),
+            cells.plain(shown), cells.plain(m), cells.plain(training),
             cells.mean_of(_values(scores, "accuracy", 100)), cells.plain(len(scores)),
             cells.mean_of(_values(scores, "loss"), ".4f"), cells.mean_of(_values(scores, "calibration_error", 100)),
             cells.mean_of(_values(scores, "disagreement"), ".4f"),
             cells.mean_of(_values(scores, "error_auroc"), ".3f"), cells.plain(scores[0].passes),
         ])  # fmt: skip
     columns = (
-        "ensemble", "instances", "accuracy %", "n", "loss", "calibration error %", "disagreement", "error AUROC",
-        "passes per image",
+        "ensemble", "instances", "training", "accuracy %", "n", "loss", "calibration error %", "disagreement",
+        "error AUROC", "passes per image",
     )  # fmt: skip
-    return Table("ensembles", columns, rows)
+    absent = [
+        f"2 {name_of(curve.kind, curve.part)}" for name, curve in CURVES.items()
+        if len(series.of(curve.kind)) > 1 and not any(of == name and m > curve.instances for of, m in points)
+    ]  # fmt: skip
+    note = f"Left out, because no two runs of a block have predictions: {'; '.join(absent)}." if absent else ""
+    return Table("ensembles", columns, rows, {"missing": note})
 
 
 def draw_ensembles(points: Points, series: Series, folder: Path) -> Path:
     """Draw accuracy against instances."""
     figure, axes = plot_style.new_figure()
-    for i, (curve, name) in enumerate({"base": "m baselines", "PT2": "m PT2", "Tm": "one Tm"}.items()):
+    curves = {"base": "m baselines", "PT2": "m PT2", "Tm": "one Tm", "T2": "m / 2 T2"}
+    for i, (curve, name) in enumerate(curves.items()):
         accuracies = {m: _values(scores, "accuracy", 100) for (of, m), scores in points.items() if of == curve}
         if accuracies:
             n = ", ".join(str(len(values)) for values in accuracies.values())
             plot_style.plot_means(axes, accuracies, i, shift=0.05 * (i - 1), label=f"{name}, n = {n}")
     axes.set(
-        xlabel="instances processed for a prediction, m", ylabel="test accuracy %", xticks=[1, 2, 3, 4],
+        xlabel="instances processed for a prediction, m", ylabel="test accuracy %",
+        xticks=sorted({m for curve, m in points if curve in curves} | {1, 2, 3, 4}),
         title=f"Ensembles on {plot_style.escape(series.data)}, mean ± standard error",
     )  # fmt: skip
     axes.legend(frameon=False, fontsize=9)

@@ -12,6 +12,7 @@ from transnet.errors import FileError
 from transnet.report import table_format as cells
 from transnet.report.curves import charts_of, generalization_figures
 from transnet.report.ensembles import ensemble_figures
+from transnet.report.heads import heads_table
 from transnet.report.kernels import kernel_figures
 from transnet.report.measurement_cache import MeasurementCache
 from transnet.report.plot_style import Figure
@@ -65,7 +66,8 @@ def write_report(out: str | Path) -> Path:
         cache = MeasurementCache(folder, series.name)
         kinds = (ensemble_figures, generalization_figures, kernel_figures)
         figures = [figure for figures_of in kinds for figure in figures_of(series, folder / "figures", cache)]
-        sections.append(Section(series, summary_table(series), accuracy_tables(series), figures))
+        tables = [*accuracy_tables(series), *filter(None, [heads_table(series, cache)])]
+        sections.append(Section(series, summary_table(series), tables, figures))
     (folder / "tables").mkdir(exist_ok=True)
     for old in {file for section in sections for file in folder.glob(f"tables/{section.series.name}-*.*")}:
         old.unlink()

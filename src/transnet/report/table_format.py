@@ -38,7 +38,7 @@ class Table:
     @property
     def notes(self) -> list[str]:
         """The sentences below the table."""
-        return [note.format(**TEXTS["shared"], **self.values) for note in TEXTS[self.key]["notes"]]
+        return [note.format(**TEXTS["shared"], **self.values).strip() for note in TEXTS[self.key]["notes"]]
 
     def markdown(self) -> str:
         """The table in Markdown, with title and notes."""

@@ -28,7 +28,8 @@ class Estimate:
     """Estimate the seconds that planned runs take.
 
     The speed is that of finished runs on ``device`` (by default this machine's): of the same variant, or else with the
-    same network and as many images. If there are none, it is that of runs on other devices and of unfinished runs.
+    same data and batch size. If there are none, it is that of runs on other devices and of unfinished runs, and at last
+    of the same network on other data.
     """
 
     def __init__(self, runs: Sequence[PlannedRun], device: str | None = None) -> None:
@@ -36,6 +37,7 @@ class Estimate:
             gpus = gpus_for(runs[0].config.device) if runs else []
             device = query_gpu(gpus[0], "name") if gpus else "CPU"
         self.runs, self._device = runs, device.partition(",")[0]
+        self._images: dict[tuple[object, ...], int | None] = {}  # by task
         self.refresh()
 
     def refresh(self) -> None:
@@ -61,6 +63,9 @@ class Estimate:
         same_device = [one for one in same_task if one.device == self._device]
         same_variant = [one for one in same_device if one.run.kind == run.kind]
         speeds = [one.per_second for one in same_variant or same_device or same_task]
+        alike = [one for one in self._speeds if _network(one.run) == _network(run)]
+        if not speeds and alike and (images := self.images(run)):
+            speeds = [one.per_second * n / images for one in alike if (n := self.images(one.run))]
         left = run.heads * (run.config.epochs - run.epochs_done)
         return left / statistics.fmean(speeds) if speeds else None
 
@@ -70,20 +75,24 @@ class Estimate:
         known = [each for each in seconds if each is not None]
         return max(sum(known) / at_once, *known, 0.0) if len(known) == len(seconds) else None
 
+    def images(self, run: PlannedRun) -> int | None:
+        """Training images of a run; None if their number is unknown before a download."""
+        if self._images.get(_task(run)) is None:
+            self._images[_task(run)] = _count_images(run)
+        return self._images[_task(run)]
+
 
 def _task(run: PlannedRun) -> tuple[object, ...]:
     """The settings that determine how long a pass takes and how many images there are."""
     config = run.config
-    return config.data, config.model, config.image_size, config.train_fraction, config.val_fraction
+    return config.data, config.train_fraction, config.val_fraction, *_network(run)
 
 
-def training_passes(runs: Sequence[PlannedRun]) -> list[int | None]:
-    """All training passes of each run; None if they are unknown before a download."""
-    images: dict[tuple[object, ...], int | None] = {}
-    for run in runs:
-        if images.get(_task(run)) is None:
-            images[_task(run)] = _count_images(run)
-    return [None if (n := images[_task(run)]) is None else n * run.passes_per_image for run in runs]
+def _network(run: PlannedRun) -> tuple[object, ...]:
+    """The settings that determine how long a pass takes."""
+    config, named = run.config, DATASETS.get(run.config.data)
+    own = (named.model, named.geometry.size) if named else (None, None)
+    return config.model or own[0], config.image_size or own[1], config.batch_size, config.precision
 
 
 def _count_images(run: PlannedRun) -> int | None:

@@ -21,7 +21,7 @@ from transnet.runs.folder import Run
 from transnet.study.estimate import Budget, Estimate, is_local
 from transnet.study.file import Study
 from transnet.study.local import LocalProcesses, start_forkserver
-from transnet.study.plan import PlannedRun, plan_runs, unplanned, write_notes
+from transnet.study.plan import PlannedRun, decided, plan_runs, unplanned, write_notes
 from transnet.study.progress import StudyProgress
 from transnet.study.ray import RayCluster
 from transnet.train.device import find_device
@@ -58,6 +58,8 @@ def run_study(
         write_notes(study, runs, out, failed=())
     except OSError as error:
         raise ConfigError(f"{out} cannot be written ({error.strerror}); give another folder", field="out") from None
+    for name in sorted(study.variants.keys() - decided(study, out).variants.keys()):
+        say(f"note: {study.series}-{name} waits for the study that decides its options", shown=not quiet)
     for name in unplanned(out):
         say(f"note: {out}/runs/{name} belongs to no study of this folder", shown=not quiet)
     if on == "ray":

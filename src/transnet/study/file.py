@@ -20,8 +20,10 @@
     b = "base-x2"
 
 A study can take variants from another file: ``from = "kinds"`` with ``use = ["base", "t2"]``; its own ``[variants.t2]``
-then changes that variant. A file with ``queue`` names other files instead, and the folder of each, which is relative to
-that of the queue: ``queue = [{file = "fast.toml", out = "cifar100"}]``.
+then changes that variant. A variant with ``best_of = "weights.toml"`` adds the options of that study's variant with the
+highest validation accuracy, once the study is finished in the same folder. A file with ``queue`` names other files
+instead, and the folder of each, which is relative to that of the queue:
+``queue = [{file = "fast.toml", out = "cifar100"}]``.
 """
 
 import difflib
@@ -71,6 +73,7 @@ class _Pair(TypedDict, total=False):
 class _Variant(TypedDict, total=False):
     seeds: _Seeds
     times: Count
+    best_of: _Text
 
 
 class _Train(TypedDict):
@@ -96,6 +99,7 @@ class Variant:
     options: Options = field(default_factory=dict)  # what differs from the study's common options
     times: int = 1  # multiplies the epochs
     seeds: tuple[int, ...] = ()  # if empty, the study's seeds
+    best_of: "Study | None" = None  # the study whose best variant on validation images adds its options to these
 
 
 @dataclass(frozen=True)
@@ -280,7 +284,13 @@ class _Reader:
         table = self.check(at, given, _Variant, options=True)
         own = {key: value for key, value in given.items() if key in _OPTIONS}
         seeds = self.seeds(at, table.get("seeds", before.seeds))
-        return Variant(before.name, {**before.options, **own}, table.get("times", before.times), seeds)
+        best_of = self.read_other((*at, "best_of"), table["best_of"]) if "best_of" in table else before.best_of
+        candidates = best_of.variants.values() if best_of else ()
+        if best_of and not (
+            candidates and all({**best_of.train, **one.options}.get("val_fraction") for one in candidates)
+        ):
+            raise self.error((*at, "best_of"), f"best_of: {best_of.file} needs variants, each with a val_fraction")
+        return Variant(before.name, {**before.options, **own}, table.get("times", before.times), seeds, best_of)
 
     def seeds(self, at: Keys, given: int | Sequence[int]) -> tuple[int, ...]:
         seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)

@@ -7,6 +7,7 @@ only more folders. A run records its data's name and not its location, so a stud
 runs on another machine.
 """
 
+import statistics
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from transnet.runs.config import TrainConfig, differences
 from transnet.runs.files import read_json, write_atomically
 from transnet.runs.folder import Run
 from transnet.runs.records import decode
-from transnet.study.file import Comparison, Study
+from transnet.study.file import Comparison, Study, Variant
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def plan_runs(study: Study, out: str | Path) -> list[PlannedRun]:
     if not study.data:
         raise ConfigError(f"{study.file} names no data; give it", field="data")
     runs = []
-    for variant in study.variants.values():
+    for variant in decided(study, out).variants.values():
         for seed in variant.seeds or study.seeds:
             name = f"{study.series}-{variant.name}-s{seed}"
             config = study.config(variant, seed, str(Path(out) / "runs" / name))
@@ -79,6 +80,28 @@ def plan_runs(study: Study, out: str | Path) -> list[PlannedRun]:
         if run.kind in planned:
             _check_same(f"{out}: {study.series}-{run.kind}", replace(planned[run.kind], seed=run.seed), run.config)
     return sorted(runs, key=lambda run: (run.seed, -run.passes_per_image, run.kind))
+
+
+def decided(study: Study, out: str | Path) -> Study:
+    """The study with the options of each ``best_of`` filled in. A variant is left out until that is possible."""
+    variants = {name: _with_best(study, one, out) for name, one in study.variants.items()}
+    return replace(study, variants={name: one for name, one in variants.items() if one})
+
+
+def _with_best(study: Study, variant: Variant, out: str | Path) -> Variant | None:
+    if variant.best_of is None:
+        return variant
+    runs = plan_runs(replace(variant.best_of, data=study.data), out)
+    if not runs or not all(Run(run.path).finished for run in runs):
+        return None
+    accuracies: dict[str, list[float]] = {}
+    for run in runs:
+        result = Run(run.path).result()
+        val = result.val_flip or result.val
+        assert val is not None, f"{run.path} has no validation split"
+        accuracies.setdefault(run.kind, []).append((val.pruned or val.full).accuracy)
+    best = variant.best_of.variants[max(accuracies, key=lambda kind: statistics.fmean(accuracies[kind]))]
+    return replace(variant, options={**best.options, **variant.options}, best_of=None)
 
 
 def _check_same(what: str, before: TrainConfig, now: TrainConfig) -> None:
@@ -129,7 +152,7 @@ def write_notes(study: Study, runs: Sequence[PlannedRun], out: str | Path, faile
     """Add a study to its folder's notes."""
     import msgspec
 
-    settings = {name: study.config(one, 0, "") for name, one in study.variants.items()}
+    settings = {name: study.config(one, 0, "") for name, one in decided(study, out).variants.items()}
     (Path(out) / "logs").mkdir(parents=True, exist_ok=True)
     with folder_lock(out):
         notes = read_notes(out)

@@ -156,8 +156,8 @@ class HeadPlaceholder(nn.Identity):
 
     def _misplaced(self, backbone: nn.Module, hint: str = "") -> ModelError:
         return ModelError(
-            f"{type(backbone).__name__} does not end in {self.path!r}; give the last linear layer as head='path', and "
-            f"leave out what follows it, such as a softmax or a second head{hint}"
+            f"{type(backbone).__name__} does not end in {self.path!r}; give the classifier as head='path', or several "
+            f"as a tuple of paths, and leave out what follows, such as a softmax{hint}"
         )
 
 

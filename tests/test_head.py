@@ -95,6 +95,14 @@ def test_layers_that_are_hard_to_notice_are_found_by_the_first_eager_batch(model
         TransNet(model())(batch()[0])
 
 
+def test_a_network_compiles_after_another_was_refused():
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match="does not end in 'out'"):
+        torch.compile(TransNet(Softmax()), backend="eager")(batch()[0])
+    x = batch()[0]
+    assert torch.compile(TransNet(Bare()), backend="eager", fullgraph=True)(x).shape[:2] == (len(x), 2)
+
+
 @pytest.mark.parametrize("trained", [False, True])
 def test_a_layer_that_follows_in_one_mode_is_found_by_the_first_batch_in_that_mode(trained):
     class SoftmaxInOneMode(Bare):

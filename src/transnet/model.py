@@ -141,7 +141,7 @@ class TransNet(TimmConventions, nn.Module):
         if across:
             return torch.stack([g(output).unflatten(0, (m, batch)) for g in heads], dim=2).transpose(0, 1)
         features = output.unflatten(0, (m, batch))  # (m, B, …): one part per copy
-        return torch.stack([g(features[j]) for j, g in enumerate(heads)], dim=1)
+        return torch.stack([heads[j](features[j]) for j in range(m)], dim=1)
 
     def _transform(self, name: str, x: Tensor) -> Tensor:
         if name not in self._custom:

@@ -55,6 +55,10 @@ def images(model: nn.Module, name: str, device: str) -> Tensor:
     return torch.randn(2, *size, device=device)
 
 
+def transforms(x: Tensor) -> str:
+    return "r0,r1" if x.shape[-1] == x.shape[-2] else "r0,m0"  # quarter turns need square images
+
+
 def error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
@@ -66,17 +70,20 @@ def failure(problem: Exception) -> str:
 def structure(name: str) -> Row:
     """Wrap, run and prune an architecture without values. A row with a reason is one that is not wrapped."""
     try:
-        with torch.device("meta"):
-            model = create(name)
+        try:
+            with torch.device("meta"):
+                model = create(name)
+        except NotImplementedError:  # it computes its initial weights from others
+            model = create(name).to("meta")
     except Exception as problem:
         return {"created": False, "reason": failure(problem)}
     row: Row = {"parameters": sum(p.numel() for p in model.parameters())}
     if getattr(model, "num_classes", CLASSES) == 0:
         row["classifier"] = False
     try:
-        net = TransNet(model, "r0,r1")
-        row["heads"] = " ".join(type(part).__name__ for part in parts(net, 0))
         x = images(model, name, "meta")
+        net = TransNet(model, transforms(x))
+        row["heads"] = " ".join(type(part).__name__ for part in parts(net, 0))
         try:
             model.eval()(x)
         except Exception as problem:  # it reads values, for example
@@ -98,7 +105,7 @@ def errors(name: str) -> Row:
     torch.manual_seed(0)
     model = create(name).eval()
     x = images(model, name, "cpu")
-    net = TransNet(model, "r0,r1").eval()
+    net = TransNet(model, transforms(x)).eval()
     heads = net.logits(x)
     expected, own = [], copy.deepcopy(model)
     for i, t in reversed([*enumerate(net.transforms)]):
@@ -160,6 +167,7 @@ def summary(rows: dict[str, Row]) -> Row:
         "tried": len(rows), "created": len(created), "with_classifier": len(classifiers), "wrapped": len(wrapped),
         "with_numbers": len(checked), "largest_with_numbers": LARGEST,
         "largest_error": max((row[key] for row in checked for key in ("plain", "each_head", "pruned")), default=None),
+        "encoders": [name for name, row in created.items() if not row.get("classifier", True)],
         "rest": {name: row["reason"] for name, row in rows.items() if "reason" in row},
     }  # fmt: skip
 

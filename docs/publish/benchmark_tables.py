@@ -164,8 +164,11 @@ def architectures() -> str:
 
 
 def not_wrapped() -> str:
-    rest = read("architectures.json")["rest"]
-    return grid(("architecture", "reason"), [(f"`{name}`", reason) for name, reason in rest.items()])
+    found = read("architectures.json")
+    rest = {name: reason for name, reason in found["rest"].items() if name not in found["encoders"]}
+    encoders = ", ".join(f"`{name}`" for name in found["encoders"])
+    table = grid(("architecture", "reason"), [(f"`{name}`", reason) for name, reason in rest.items()])
+    return f"These are not wrapped:\n\n{table}\n\nEncoders without a classifier, which are refused: {encoders}."
 
 
 def files() -> str:

@@ -18,7 +18,7 @@ from environment import environment
 
 ROOT = Path(__file__).parents[1]
 PARTS = (
-    "d4", "model", "head", "inputs", "conventions", "batchnorm", "distillation", "invariance", "early_exit", "fold",
+    "d4", "model", "classifier", "head", "inputs", "conventions", "batchnorm", "distillation", "invariance", "early_exit", "fold",
     "paper", "backbones", "transforms",
 )  # fmt: skip
 VERSIONS = """

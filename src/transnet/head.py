@@ -204,7 +204,7 @@ class HeadSlot(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Return the scores of one head after the other."""
         m = len(self.heads)
-        parts = [input] * m if self.across else input.unflatten(0, (m, input.shape[0] // m))
+        parts = [input] * m if self.across else input.chunk(m)
         scores = torch.cat([head(parts[i]) for i, head in enumerate(self.heads)])
         if self.repeated:
             scores = torch.cat([scores, scores * _MULTIPLE])

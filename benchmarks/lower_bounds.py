@@ -18,8 +18,8 @@ from environment import environment
 
 ROOT = Path(__file__).parents[1]
 PARTS = (
-    "d4", "model", "classifier", "head", "inputs", "conventions", "batchnorm", "distillation", "invariance", "early_exit", "fold",
-    "paper", "backbones", "transforms",
+    "d4", "model", "classifier", "head", "inputs", "conventions", "batchnorm", "distillation", "invariance",
+    "early_exit", "fold", "paper", "backbones", "transforms",
 )  # fmt: skip
 VERSIONS = """
 import json, platform, timm, torch, torchvision

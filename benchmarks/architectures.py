@@ -8,8 +8,8 @@ evaluation mode: a single head that is a copy of the model's own, every head of 
 model with that head's weights, on the transformed images), and the pruned network. Errors are relative to the largest
 score.
 
-Each runs in a process of its own, so that one that crashes is a row like any other. The script continues where it was
-stopped; ``--seconds`` stops it after that time.
+Each architecture has a process of its own, so that a crash becomes a row with its reason. The script continues where it
+was stopped; ``--seconds`` stops it after that time.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Epochs of each tool that `gpu_speed.py` compares, each tool in a process of its own."""
+"""Time the epochs of one of the tools that `gpu_speed.py` compares."""
 
 import importlib.util
 import itertools

@@ -278,7 +278,7 @@ def _proved(key: str, among: Mapping[str, Study]) -> Item:
         parameters=sizes[0] - sizes[1], networks=len(networks), error=max([*exact, *folds["exact"].values()])
     )
     why = "tests: " + ", ".join(f"{test} {'passes' if passed.get(test) else 'FAILS'}" for test in (*confirm, *refute))
-    return Item(key, status, about["said"][1], ours, 0, "pytest tests/test_paper.py", why)
+    return Item(key, status, about["statement"][1], ours, 0, "pytest tests/test_paper.py", why)
 
 
 # ------------------------------------------------------------------------------------------------------------ the items
@@ -289,7 +289,7 @@ def items() -> list[Item]:
     among = by_series()
 
     def part(key: str, what: str, check: Check, data: str = "cifar100") -> Part:
-        return judge(what, PAPER["said"][key][1], check, data, among)
+        return judge(what, PAPER["statements"][key][1], check, data, among)
 
     def entry(
         key: str, parts: Sequence[Part], runs: Sequence[str] | Mapping[str, int], target: str, data: str = "cifar100"
@@ -448,7 +448,7 @@ def takes() -> str:
 
 
 def _smaller() -> str:
-    """ImageNette at 160 pixels, which is no item of the paper: what its runs gave, or the minutes that they take."""
+    """The runs of ImageNette at 160 pixels, a size that the paper does not use, or the minutes that they take."""
     among = by_series()
     data, rows = "imagenette160", []
     study = read_study(f"paper-{data}")

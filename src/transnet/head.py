@@ -189,7 +189,7 @@ _KEEP_MULTIPLES = {
 
 
 class HeadSlot(nn.Module):
-    """Stands in for a classifier that other layers follow: each head runs here on its part of the batch."""
+    """Takes the place of a classifier that other layers follow, and runs each head on its part of the batch."""
 
     def __init__(self, path: str, _classifier: nn.Module) -> None:
         super().__init__()

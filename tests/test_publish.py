@@ -12,6 +12,7 @@ from made_up_runs import CLEAR, write_study
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "publish"))
 import benchmark_tables  # type: ignore[import-not-found]
 import chosen_settings  # type: ignore[import-not-found]
+import comparisons  # type: ignore[import-not-found]
 import fill  # type: ignore[import-not-found]
 import reproduction  # type: ignore[import-not-found]
 import studies  # type: ignore[import-not-found]
@@ -134,7 +135,7 @@ def parts(results: Path, name: str, values: dict[str, list[float]]) -> dict[str,
     """Status and reason of Table 2's rows, from made-up runs of one series."""
     write_study(results, name, values)
     found = {study.series.name: study for study in studies.studies()}
-    checks = {kind: reproduction.table_row(kind, "pruned", "cifar100") for kind in ("t2", "t3")}
+    checks = {kind: comparisons.table_row(kind, "pruned", "cifar100") for kind in ("t2", "t3")}
     judged = {kind: reproduction.judge(kind, "", check, "cifar100", found) for kind, check in checks.items()}
     return {kind: (part.status, part.why) for kind, part in judged.items()}
 

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from chosen_settings import option
-from reproduction import by_series, kernels_of, minutes
+from comparisons import kernels_of
+from reproduction import by_series, minutes
 from source import figure, grid, percent, read
 from studies import Study
 from transnet.report import table_format as cells
